@@ -1,0 +1,24 @@
+"""Which few columns carry the rest: regularised greedy column subset selection for tall matrices."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# Public name -> the module that defines it. Importing waits for the first use (PEP 562): Dask and
+# scikit-learn take a second or more, and `rgcss --help` needs neither.
+_HOME = {
+    "Moments": "moments",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"rgcss_dask.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,42 @@
+"""How many threads do the work, with BLAS kept from adding its own on top of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from threadpoolctl import ThreadpoolController
+
+_lock = threading.Lock()
+_holders = 0
+_limiter: object | None = None
+
+
+def available_cpus() -> int:
+    """Count the CPUs this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def single_threaded_blas() -> Iterator[None]:
+    """Hold BLAS at one thread while any caller is inside, and give back what was there after the last one.
+
+    The limit belongs to the process, not to the caller: two overlapping plain limits that end in the order
+    they began would leave BLAS at one thread for good, so the callers are counted.
+    """
+    global _holders, _limiter
+    with _lock:
+        if _holders == 0:
+            _limiter = ThreadpoolController().limit(limits=1, user_api="blas")
+            _limiter.__enter__()  # type: ignore[attr-defined]
+        _holders += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _holders -= 1
+            if _holders == 0:
+                _limiter.__exit__(None, None, None)  # type: ignore[union-attr]
+                _limiter = None
