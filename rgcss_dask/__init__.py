@@ -8,7 +8,11 @@ from typing import Any
 # Public name -> the module that defines it. Importing waits for the first use (PEP 562): Dask and
 # scikit-learn take a second or more, and `rgcss --help` needs neither.
 _HOME = {
+    "Factor": "gram",
     "Moments": "moments",
+    "Selection": "selection",
+    "Stop": "selection",
+    "select": "greedy",
 }
 
 __all__ = sorted(_HOME)
