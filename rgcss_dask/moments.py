@@ -19,6 +19,10 @@ EXACT_WEIGHT = 2.0**37
 TILE = 2048
 # A column whose spread is below this share of its mean holds one value and rounding.
 CONSTANT = 16 * np.finfo(np.float64).eps
+# A mean whose square is so many variances costs the product sum one digit of sixteen: move the shift.
+DRIFT = 16.0
+# Rows looked at to judge where a block lies and how wide it spreads.
+SAMPLE = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +30,8 @@ class Moments:
     """Row count, column sums and product sums of a matrix about a shift, as a value that adds up.
 
     With x a row and w its weight: ``total`` is the sum of w (x - shift) and ``product`` the sum of
-    w (x - shift)(x - shift)'. For floats the shift is the mean, so a mean 1e8 times the spread costs no digits;
-    for 8-bit integers it is a constant, every number is an exact integer, and merging is plain addition.
+    w (x - shift)(x - shift)'. For floats the shift is the mean, so a mean 1e8 times the spread costs no
+    digits; for 8-bit integers it is a constant, every number is an exact integer, and merging is an addition.
 
     Memory is one n x n float64 matrix, and one more for each fold and group kept apart.
     """
@@ -45,7 +49,9 @@ class Moments:
 
     def __post_init__(self) -> None:
         if self.names is not None and len(self.names) != self.n:
-            raise ValueError(f"names must have one entry per column; got {len(self.names)} for {self.n} columns.")
+            raise ValueError(
+                f"names must have one entry per column; got {len(self.names)} for {self.n} columns."
+            )
 
     @classmethod
     def of(
@@ -55,7 +61,8 @@ class Moments:
 
         Parameters
         ----------
-        block : (m, n) array of any real dtype. 8-bit integers and booleans give exact integers at single-precision speed.
+        block : (m, n) array of any real dtype. 8-bit integers and booleans give exact integers, at
+            single-precision speed.
         weights : (m,) non-negative row weights. Integers keep 8-bit data exact.
         names : n column names.
         """
@@ -83,13 +90,14 @@ class Moments:
         """Sum of products about the mean, (n, n)."""
         return self.gram(center=True)
 
-    def merge(self, other: Moments) -> Moments:
+    def merge(self, other: Moments, *, overwrite: bool = False) -> Moments:
         """Add the rows of ``other``: equal to the moments of both blocks stacked.
 
         An addition where the shifts agree, otherwise the update of Chan, Golub and LeVeque (1983).
+        ``overwrite`` lets the result take the memory of this value, which must not be used after.
         """
         self._check_same_columns(other, "merge")
-        merged = _merge_numbers(self, other)
+        merged = _merge_numbers(self, other, overwrite=overwrite)
         return replace(
             merged,
             names=self.names if self.names is not None else other.names,
@@ -100,8 +108,8 @@ class Moments:
     def minus(self, other: Moments) -> Moments:
         """Take the rows of ``other`` away again: an old window, for example.
 
-        Exact integers stay exact. With floats, digits are lost where ``other`` is larger than what remains; merging
-        what remains is better when it is at hand. Parts kept apart are not carried over.
+        Exact integers stay exact. With floats, digits are lost where ``other`` is larger than what remains;
+        merging what remains is better when it is at hand. Parts kept apart are not carried over.
         """
         self._check_same_columns(other, "subtract")
         if other.weight > self.weight or other.rows > self.rows:
@@ -110,13 +118,13 @@ class Moments:
                 f"from {self.rows} rows of weight {self.weight:g}."
             )
         left = _merge_numbers(self, other, sign=-1.0)
-        # What cancels exactly may come out a little below zero; what is far below was never part of these rows.
+        # What cancels may come out a little below zero; what is far below was never part of these rows.
         diagonal = np.einsum("ii->i", left.product)
         if np.any(diagonal < -1e-9 * np.diagonal(self.product)):
             worst = int(np.argmin(diagonal))
             raise ValueError(
-                f"cannot subtract more than is there: column {worst} would be left with a negative sum of squares; "
-                "these rows were not part of the moments."
+                f"cannot subtract more than is there: column {worst} would be left with a negative sum of "
+                "squares; these rows were not part of the moments."
             )
         np.maximum(diagonal, 0.0, out=diagonal)
         return replace(left, names=self.names)
@@ -148,9 +156,7 @@ class Moments:
             mu = _vector(center, self.n, "center")
         return mu, self._sigma(scale)
 
-    def gram(
-        self, center: bool | ArrayLike = False, scale: float | str | ArrayLike | None = None
-    ) -> Array:
+    def gram(self, center: bool | ArrayLike = False, scale: float | str | ArrayLike | None = None) -> Array:
         """Form the n x n Gram of the prepared rows (x - mu) / sigma; see `preparation`.
 
         Without centring and scaling this is A'A, exact for exact moments.
@@ -209,102 +215,187 @@ class Moments:
 class Accumulator:
     """Moments in the making: blocks of rows are added in place, in one n x n matrix and fixed buffers."""
 
-    def __init__(self, n: int, dtype: np.dtype[Any], *, precision: str = "double") -> None:
-        check_real(dtype)
-        self._eight_bit = dtype.kind == "b" or (dtype.kind in "iu" and dtype.itemsize == 1)
-        self._offset = 128.0 if dtype == np.uint8 else 0.0
-        self._single = precision == "single" and dtype in (np.float32, np.float16)
+    def __init__(
+        self, n: int, dtype: np.dtype[Any], *, precision: str = "double", beside: Accumulator | None = None
+    ) -> None:
+        """Start with no rows; ``beside`` another accumulator of the same kind of rows, share its buffers."""
+        self._work: _Workspace = _Workspace(n, dtype, precision) if beside is None else beside._work
         self._rows = 0
         self._weight = 0.0
-        self._exact = self._eight_bit
-        self._shift = np.full(n, self._offset)
+        self._shift = np.full(n, self._work.offset)
         self._total = np.zeros(n)
         self._product = np.zeros((n, n))
-        work = np.float32 if self._eight_bit or self._single else np.float64
-        self._buffer = np.empty((block_rows(n, dtype, precision), n), work)
-        self._tile = np.empty((min(n, TILE), n), work)
 
-    def add(self, block: NDArray[Any], weights: NDArray[Any] | None = None) -> None:
-        """Add the rows of a block; a value that is not finite is a `NotFiniteError` that gives its place."""
-        integral = weights is None or weights.dtype.kind in "iub"
-        if self._eight_bit and not integral:
-            self._leave_exactness()
-        step = len(self._buffer)
-        for start in range(0, len(block), step):
-            piece = block[start : start + step]
-            w = None if weights is None else weights[start : start + step].astype(np.float64)
+    def add(
+        self, block: NDArray[Any], weights: NDArray[Any] | None = None, *, also: Sequence[Accumulator] = ()
+    ) -> None:
+        """Add the rows of a block; a value that is not finite is a `NotFiniteError` that gives its place.
+
+        ``also`` names further accumulators, which get the same rows for an addition instead of a product.
+        """
+        targets = (self, *also)
+        if self._work.exact and weights is not None and weights.dtype.kind == "f":
+            self._work.leave_exactness()
+        for start in range(0, len(block), self._work.rows):
+            piece = block[start : start + self._work.rows]
+            w = None if weights is None else weights[start : start + len(piece)].astype(np.float64)
             try:
-                self._add_exact(piece, w) if self._eight_bit else self._add_about_mean(piece, w)
+                (_add_exact if self._work.exact else _add_near_mean)(self._work, piece, w, targets)
             except NotFiniteError as error:
                 raise NotFiniteError(start + error.row, error.column, error.value) from None
-        self._rows += len(block)
-        self._exact = self._exact and self._weight <= EXACT_WEIGHT
+        for target in targets:
+            target._rows += len(block)
 
-    def moments(self, *, names: tuple[str, ...] | None = None) -> Moments:
+    def moments(self, *, names: tuple[str, ...] | None = None, dropped: int = 0) -> Moments:
         """Hand over what was added; the accumulator must not be used after."""
+        exact = self._work.exact and self._weight <= EXACT_WEIGHT
+        if not exact and self._weight > 0:
+            d = self._total / self._weight
+            self._move(self._shift + d)
         _mirror(self._product)
+        if not np.all(np.isfinite(np.diagonal(self._product))):
+            column = int(np.flatnonzero(~np.isfinite(np.diagonal(self._product)))[0])
+            raise OverflowError(
+                f"the sum of squares of column {column} exceeds the range of float64; "
+                "divide the data by a constant first."
+            )
         return Moments(
-            self._rows, self._weight, self._shift, self._total, self._product, self._exact, names=names
+            self._rows, self._weight, self._shift, self._total, self._product, exact, dropped, names
         )
 
-    def _leave_exactness(self) -> None:
-        """Go on in float64, as for any other dtype: weights with fractions cannot be exact."""
-        self._eight_bit = self._exact = False
-        self._buffer = self._buffer.astype(np.float64)
-        self._tile = self._tile.astype(np.float64)
+    def _move(self, shift: Array) -> None:
+        """Put the sums about another shift: Q about c + d is Q + w d d' - s d' - d s'."""
+        d = shift - self._shift
+        if d.any():
+            _add_outer(self._product, [(d, self._weight * d - self._total), (self._total, -d)])
+            self._total = self._total - self._weight * d
+        self._shift = shift
 
-    def _add_exact(self, piece: NDArray[Any], weights: Array | None) -> None:
-        X = self._buffer[: len(piece)]
-        np.subtract(piece, np.float32(self._offset), out=X, casting="unsafe")
-        if weights is None:
-            self._weight += len(piece)
-            self._total += np.ones(len(piece), np.float32) @ X
-            self._add_products(X)
-        else:  # products times a weight outgrow float32, not float64
-            self._weight += float(weights.sum())
-            wide = X.astype(np.float64)
-            self._total += weights @ wide
-            self._product += (wide * weights[:, None]).T @ wide
-
-    def _add_about_mean(self, piece: NDArray[Any], weights: Array | None) -> None:
-        X = self._buffer[: len(piece)]
-        weight = float(len(piece) if weights is None else weights.sum())
-        if weight == 0:
-            return
-        w = np.ones(len(piece)) if weights is None else weights
-        np.copyto(X, piece, casting="unsafe")
-        mean = (w.astype(X.dtype) @ X).astype(np.float64) / weight
-        if not np.all(np.isfinite(mean)):
-            _raise_not_finite(piece)
-        # The shift in the buffer's own precision, so that what is subtracted is what is recorded.
-        shift = mean.astype(X.dtype)
-        np.subtract(X, shift, out=X)
-        total = (w.astype(X.dtype) @ X).astype(np.float64)
-        if weights is not None:
-            np.multiply(X, np.sqrt(weights)[:, None], out=X, casting="unsafe")
-        self._add_products(X)
-        self._move_to_merged_mean(weight, shift.astype(np.float64), total)
-
-    def _move_to_merged_mean(self, weight: float, shift: Array, total: Array) -> None:
-        """Put the matrix, a sum about its old mean and about the block's, about the mean of all."""
-        block = (weight, shift, total)
-        if self._weight > 0:
-            terms, block = _common_shift((self._weight, self._shift, self._total), block)
+    def _take(self, weight: float, shift: Array, total: Array) -> None:
+        """Count in a block whose products were added about ``shift``."""
+        if self._weight == 0:
+            self._shift, self._total = shift, total
+        elif np.array_equal(shift, self._shift):
+            self._total = self._total + total
+        else:  # the sums now in the matrix are about two shifts: put both about the common mean
+            terms, (_, self._shift, self._total) = _common_shift(
+                (self._weight, self._shift, self._total), (weight, shift, total)
+            )
             _add_outer(self._product, terms)
-        self._weight, self._shift, self._total = block
+        self._weight += weight
 
-    def _add_products(self, X: NDArray[Any]) -> None:
-        """Add X'X to the upper triangle, tile by tile: SYRK on the diagonal, GEMM right of it."""
+
+class _Workspace:
+    """The buffers in which a block of rows is converted, shifted and multiplied with itself."""
+
+    def __init__(self, n: int, dtype: np.dtype[Any], precision: str) -> None:
+        check_real(dtype)
+        self.exact = dtype.kind == "b" or (dtype.kind in "iu" and dtype.itemsize == 1)
+        self.offset = 128.0 if dtype == np.uint8 else 0.0
+        self.shift: NDArray[Any] | None = None  # (n,) that of the last block, unless exact
+        self.rows = block_rows(n, dtype, precision)
+        single = self.exact or (precision == "single" and dtype in (np.float32, np.float16))
+        work = np.float32 if single else np.float64
+        self.buffer: NDArray[Any] = np.empty((self.rows, n), work)
+        self.ones: NDArray[Any] = np.ones(self.rows, work)
+        self._tile: NDArray[Any] = np.empty((min(n, TILE), n), work)
+
+    def leave_exactness(self) -> None:
+        """Go on in float64, as for any other dtype: weights with fractions cannot be exact."""
+        self.exact = False
+        self.buffer, self.ones, self._tile = (
+            a.astype(np.float64) for a in (self.buffer, self.ones, self._tile)
+        )
+
+    def shifted(self, piece: NDArray[Any], shift: NDArray[Any] | np.floating[Any]) -> NDArray[Any]:
+        """Return the rows less ``shift`` in the buffer."""
+        X = self.buffer[: len(piece)]
+        if piece.dtype == X.dtype:
+            np.subtract(piece, shift, out=X)
+            return X
+        for start in range(0, len(X), 64):  # convert, then subtract what is still in cache
+            part = X[start : start + 64]
+            np.copyto(part, piece[start : start + 64], casting="unsafe")
+            np.subtract(part, shift, out=part)
+        return X
+
+    def add_products(self, X: NDArray[Any], targets: Sequence[Accumulator]) -> None:
+        """Add X'X to the upper triangles, tile by tile: SYRK on the diagonal, GEMM right of it."""
         n = X.shape[1]
         for start, stop in _tiles(n):
             diagonal = self._tile[: stop - start, : stop - start] if n > TILE else self._tile
             np.matmul(X[:, start:stop].T, X[:, start:stop], out=diagonal)
-            target = self._product[start:stop]
-            np.add(target[:, start:stop], diagonal, out=target[:, start:stop])
+            for target in targets:
+                corner = target._product[start:stop, start:stop]
+                np.add(corner, diagonal, out=corner)
             if stop < n:
                 beside = self._tile[: stop - start, stop:]
                 np.matmul(X[:, start:stop].T, X[:, stop:], out=beside)
-                np.add(target[:, stop:], beside, out=target[:, stop:])
+                for target in targets:
+                    right = target._product[start:stop, stop:]
+                    np.add(right, beside, out=right)
+
+
+def _add_exact(
+    work: _Workspace, piece: NDArray[Any], weights: Array | None, targets: Sequence[Accumulator]
+) -> None:
+    X = work.shifted(piece, np.float32(work.offset))
+    if weights is None:
+        weight, total = float(len(piece)), (work.ones[: len(X)] @ X).astype(np.float64)
+        work.add_products(X, targets)
+    else:  # products times a weight outgrow float32, not float64
+        wide = X.astype(np.float64)
+        weight, total = float(weights.sum()), weights @ wide
+        product = (wide * weights[:, None]).T @ wide
+        for target in targets:
+            target._product += product
+    for target in targets:
+        target._take(weight, target._shift, total)
+
+
+def _add_near_mean(
+    work: _Workspace, piece: NDArray[Any], weights: Array | None, targets: Sequence[Accumulator]
+) -> None:
+    """Add products about a shift near enough to the block's mean that centring costs no digits.
+
+    That is the shift of the blocks before, so that adding needs no move, unless the data drifted away.
+    """
+    weight = float(len(piece) if weights is None else weights.sum())
+    if weight == 0:
+        return
+    # In the buffer's own precision, so that what is subtracted is what is recorded.
+    shift = _first_shift(piece).astype(work.buffer.dtype) if work.shift is None else work.shift
+    X = work.shifted(piece, shift)
+    w = work.ones[: len(X)] if weights is None else weights.astype(X.dtype)
+    total = (w @ X).astype(np.float64)
+    if not np.all(np.isfinite(total)):
+        _raise_not_finite(piece)
+    d = total / weight
+    if _has_drifted(X, d, shift):
+        shift = (shift + d).astype(X.dtype)
+        X = work.shifted(piece, shift)
+        total = (w @ X).astype(np.float64)
+    work.shift = shift
+    if weights is not None:
+        np.multiply(X, np.sqrt(weights)[:, None], out=X, casting="unsafe")
+    work.add_products(X, targets)
+    for target in targets:
+        target._take(weight, shift.astype(np.float64), total)
+
+
+def _first_shift(piece: NDArray[Any]) -> Array:
+    """Return a point amid the rows; the mean of a few of them will do."""
+    sample = piece[:: max(1, len(piece) // SAMPLE)].astype(np.float64)
+    # Values that are not finite are found, with their place, by the caller.
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(sample.mean(axis=0))
+
+
+def _has_drifted(X: NDArray[Any], d: Array, shift: NDArray[Any]) -> bool:
+    """Tell whether the mean of the shifted rows X is so far from 0 that a product about 0 loses digits."""
+    variance = X[:: max(1, len(X) // SAMPLE)].var(axis=0)
+    rounding = 4 * np.finfo(X.dtype).eps * np.abs(shift)
+    return bool(np.any(d**2 > DRIFT * variance + rounding**2))
 
 
 class NotFiniteError(ValueError):
@@ -319,7 +410,7 @@ class NotFiniteError(ValueError):
 
 
 def block_rows(n: int, dtype: np.dtype[Any], precision: str = "double") -> int:
-    """Rows multiplied at once: enough to hide the addition of an n x n matrix, few enough to stay in cache."""
+    """Rows multiplied at once: many enough to hide the addition of an n x n matrix, and no more."""
     short = dtype.itemsize == 1 or (precision == "single" and dtype.kind == "f" and dtype.itemsize <= 4)
     return EXACT_ROWS if short else int(np.clip(2**21 // n, 2048, 2**15))
 
@@ -377,7 +468,9 @@ def _vector(values: ArrayLike, n: int, what: str) -> Array:
 def _raise_not_finite(piece: NDArray[Any]) -> None:
     bad = np.argwhere(~np.isfinite(piece))
     if len(bad) == 0:
-        raise OverflowError("the sum of a column exceeds the range of float64; divide the data by a constant first.")
+        raise OverflowError(
+            "the sum of a column exceeds the range of float64; divide the data by a constant first."
+        )
     row, column = (int(i) for i in bad[0])
     raise NotFiniteError(row, column, float(piece[row, column]))
 
@@ -388,7 +481,7 @@ def _merge_parts(a: tuple[Moments, ...], b: tuple[Moments, ...], what: str) -> t
     return tuple(x.merge(y) for x, y in zip(a, b, strict=True))
 
 
-def _merge_numbers(a: Moments, b: Moments, sign: float = 1.0) -> Moments:
+def _merge_numbers(a: Moments, b: Moments, sign: float = 1.0, overwrite: bool = False) -> Moments:
     """Add (or with ``sign=-1`` subtract) the rows of ``b``, names and parts aside."""
     rows, dropped = a.rows + int(sign) * b.rows, a.dropped + int(sign) * b.dropped
     weight = a.weight + sign * b.weight
@@ -404,14 +497,16 @@ def _merge_numbers(a: Moments, b: Moments, sign: float = 1.0) -> Moments:
             keep.exact,
             dropped,
         )
+    combine = np.add if sign > 0 else np.subtract
+    out = a.product if overwrite and a.product.flags.writeable else np.empty_like(a.product)
     if a.exact and b.exact:
         b = _near(b, a.shift)
-        total, product = a.total + sign * b.total, a.product + sign * b.product
+        total, product = combine(a.total, b.total), combine(a.product, b.product, out=out)
         return Moments(rows, weight, a.shift, total, product, weight <= EXACT_WEIGHT, dropped)
     terms, (weight, shift, total) = _common_shift(
         (a.weight, a.shift, a.total), (b.weight, b.shift, b.total), sign
     )
-    product = a.product + b.product if sign > 0 else a.product - b.product
+    product = combine(a.product, b.product, out=out)
     _add_outer(product, terms)
     _mirror(product)
     return Moments(rows, weight, shift, total, product, False, dropped)
