@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,6 +35,10 @@ class Sums:
     diag_h: Array
     diag_r: Array
 
+    def copy(self) -> Sums:
+        """Return sums that can be updated apart."""
+        return Sums(self.eta.copy(), self.rho.copy(), self.diag_h.copy(), self.diag_r.copy())
+
 
 class Base(Protocol):
     """The matrix G, in whatever form it is kept, divided by the power of two ``unit``."""
@@ -48,9 +53,10 @@ class Base(Protocol):
     def multiply(self, X: Array, workers: Workers) -> Array:
         """Return X G for the rows of X."""
 
-    def sums(
-        self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers
-    ) -> Sums:
+    def first_sums(self, workers: Workers) -> Sums:
+        """Return the sums before the first pick, when H = R = G and every column counts."""
+
+    def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
         """Recompute the sums over the masked columns for H = G - Y'Y and R = H - lam W'W."""
 
     def spectrum(self) -> Array:
@@ -65,14 +71,25 @@ class Workers:
         self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
 
     def map(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """Call ``function(*job)`` for every job and return the results in order."""
+        """Call ``function(*job)`` for every job and return the results in order.
+
+        Every thread, the calling one too, takes the next job when it is free: waking a thread takes as long as a small
+        job, so the caller starts at once and nobody waits for a thread that comes too late to help.
+        """
         jobs = list(jobs)
-        if self._pool is None or len(jobs) == 1:
-            return [function(*job) for job in jobs]
-        # The calling thread takes the last job itself: handing over and waking up costs as much as a small job.
-        waiting = [self._pool.submit(function, *job) for job in jobs[:-1]]
-        last = function(*jobs[-1])
-        return [*(future.result() for future in waiting), last]
+        results: list[Any] = [None] * len(jobs)
+        turns = iter(range(len(jobs)))
+
+        def work() -> None:
+            for turn in turns:
+                results[turn] = function(*jobs[turn])
+
+        helpers = [] if self._pool is None else [self._pool.submit(work) for _ in range(min(self.count, len(jobs)) - 1)]
+        work()
+        for helper in helpers:
+            if not helper.cancel():
+                helper.result()
+        return results
 
     def close(self) -> None:
         """Let the threads go."""
@@ -94,18 +111,22 @@ class Gram:
         return self._G[w]
 
     def multiply(self, X: Array, workers: Workers) -> Array:
-        out = np.empty_like(X)
-        if len(X) == 2:
-            workers.map(kernels.multiply_pair, ((self._G, X, out, a, b) for a, b in _split(self.n, workers.count)))
-        else:  # for several lambdas at once this is arithmetic more than reading, and BLAS is best at that
-            workers.map(
-                lambda a, b: np.matmul(X, self._G[a:b].T, out=out[:, a:b]), _split(self.n, workers.count)
-            )
-        return out
+        if len(X) > 2:  # several lambdas: arithmetic more than reading, and BLAS is best at that
+            out = np.empty_like(X)
+            bands = _split(self.n, 4 * workers.count)
+            workers.map(lambda a, b: np.matmul(X, self._G[a:b].T, out=out[:, a:b]), bands)
+            return out
+        parts = _triangle_parts(self.n)
+        outs = np.zeros((len(parts), *X.shape))
+        workers.map(kernels.multiply_pair, ((self._G, X, outs[i], a, b) for i, (a, b) in enumerate(parts)))
+        return outs.sum(axis=0) if len(parts) > 1 else outs[0]
 
-    def sums(
-        self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers
-    ) -> Sums:
+    def first_sums(self, workers: Workers) -> Sums:
+        squares = np.empty(self.n)
+        workers.map(kernels.row_squares, ((self._G, squares, a, b) for a, b in _split(self.n, workers.count)))
+        return Sums(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
+
+    def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
         fresh = Sums(*np.zeros((4, self.n)))
 
         def band(start: int) -> Sums:
@@ -151,7 +172,7 @@ class Factor:
         root = 1.0 if 1.0 / _SAFE < largest**2 < _SAFE else 2.0 ** round(np.log2(largest)) if largest else 1.0
         block /= root
         if block.shape[0] > block.shape[1]:
-            block = np.linalg.qr(block, mode="r")
+            block = np.asarray(np.linalg.qr(block, mode="r"))
         self.n = block.shape[1]
         self._F = np.ascontiguousarray(block)
         self.diagonal = np.einsum("ij,ij->j", block, block)
@@ -163,16 +184,17 @@ class Factor:
     def multiply(self, X: Array, workers: Workers) -> Array:
         parts = list(_split(len(self._F), _FACTOR_PARTS))
         if len(X) != 2:
-            return sum((X @ self._F[a:b].T) @ self._F[a:b] for a, b in parts)  # type: ignore[return-value]
+            return np.sum([(X @ self._F[a:b].T) @ self._F[a:b] for a, b in parts], axis=0)
         outs = np.empty((len(parts), 2, self.n))
-        workers.map(
-            kernels.multiply_pair_by_factor, ((self._F, X, outs[i], a, b) for i, (a, b) in enumerate(parts))
-        )
+        workers.map(kernels.multiply_pair_by_factor, ((self._F, X, outs[i], a, b) for i, (a, b) in enumerate(parts)))
         return outs.sum(axis=0)
 
-    def sums(
-        self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers
-    ) -> Sums:
+    def first_sums(self, workers: Workers) -> Sums:
+        F = self._F
+        squares = np.einsum("ij,ij->j", F, (F @ F.T) @ F)
+        return Sums(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
+
+    def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
         """Recompute from the residual E = F - F_S W itself: H = F'E and R = E'E, so the sums need m x m only."""
         F = self._F
         E = F - F[:, picks] @ W
@@ -195,4 +217,11 @@ def _split(n: int, parts: int) -> list[tuple[int, int]]:
     """Cut n rows into parts, none too small to be worth a thread."""
     parts = min(parts, max(1, n // 128))
     edges = [n * i // parts for i in range(parts + 1)]
-    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    return [(a, b) for a, b in pairwise(edges) if b > a]
+
+
+def _triangle_parts(n: int) -> list[tuple[int, int]]:
+    """Cut the rows of a lower triangle into parts of equal area; one if that is done before a thread wakes up."""
+    parts = 1 if n < 1500 else 4
+    edges = [int(n * (i / parts) ** 0.5) // 4 * 4 for i in range(parts)] + [n]
+    return list(pairwise(edges))

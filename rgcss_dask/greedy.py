@@ -12,7 +12,7 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask import evaluate, kernels
-from rgcss_dask.gram import Base, Factor, Gram, Workers
+from rgcss_dask.gram import Base, Factor, Gram, Sums, Workers
 from rgcss_dask.moments import Moments, column_indices
 from rgcss_dask.selection import Selection, Stop
 from rgcss_dask.threads import single_threaded_blas
@@ -23,9 +23,11 @@ Columns = Sequence[int] | Sequence[str] | NDArray[Any]
 EPS = float(np.finfo(np.float64).eps)
 OBJECTIVES = ("unselected", "all")
 # Gains closer than this are one gain: the lowest index wins whatever the order of summation was.
-_TIE = 64 * EPS
+_TIE = 1e-12
 # A refresh is due when the loss has fallen to this share of the loss at the last one.
 _REFRESH_SHARE = 1e-3
+# Factors are read in vectors of this many picks; those not yet made are zero.
+_LANES = 16
 
 
 Source = Moments | ArrayLike | Factor
@@ -129,11 +131,13 @@ def select(
 
 def _walk(base: Base, paths: list[_Path], workers: Workers) -> None:
     """Let all paths pick in step, so that they share each read of G."""
+    first = base.first_sums(workers)
     for path in paths:
-        path.refresh(workers)
+        path.begin(first.copy())
     running = paths
     while running:
-        running = [path for path in running if path.pick(workers)]
+        picked = workers.map(_Path.pick, ((path, workers) for path in running))
+        running = [path for path, more in zip(running, picked, strict=True) if more]
         moving = [path for path in running if path.moved]
         if moving:
             products = base.multiply(np.concatenate([path.masked for path in moving]), workers)
@@ -167,7 +171,9 @@ class _Rules:
         self.candidate[excluded] = False
         free = n - len(excluded)
         if isinstance(self.k, bool) or self.k != int(self.k) or not 1 <= self.k <= free:
-            raise ValueError(f"k must be a whole number from 1 to {free}, the columns that may be picked; got {self.k!r}.")
+            raise ValueError(
+                f"k must be a whole number from 1 to {free}, the columns that may be picked; got {self.k!r}."
+            )
         if len(self.include) > self.k:
             raise ValueError(f"k must be at least the {len(self.include)} included columns; got {self.k}.")
 
@@ -179,7 +185,7 @@ class _Path:
     """
 
     def __init__(self, base: Base, rules: _Rules, lam: float, spectrum: Array | None) -> None:
-        n, k = base.n, rules.k
+        n, room = base.n, -(-rules.k // _LANES) * _LANES
         self.lam = lam
         # Beyond 2^300 times the data lambda changes no pick any more, and alpha^2 must stay finite.
         self._lam = min(lam / base.unit, 2.0**300 * max(float(base.diagonal.max(initial=0.0)), 1.0))
@@ -188,18 +194,23 @@ class _Path:
         self._floor = 4 * n * EPS * base.diagonal
         self._free = rules.candidate.copy()
         self._mask = np.ones(n)  # which columns count in the loss
-        self._U, self._V = np.empty((k, n)), np.empty((k, n))
-        self._alpha, self._own = np.ones(k), np.zeros(k)
+        self._U, self._V = np.zeros((n, room)), np.zeros((n, room))
+        self._alpha, self._own = np.ones(room), np.zeros(room)
         self._gain = np.empty(n)
-        self._h, self._r = np.empty(n), np.empty(n)
-        self._dots, self._squares = np.empty((3, k)), np.empty(2)
+        self._past = 0  # picks behind, in whole vectors
+        self._h, self._r, self._u, self._v = np.empty((4, n))
+        self._dots, self._squares = np.empty((3, room)), np.empty(2)
         self.masked = np.empty((2, n))
         self.moved = False
         self._columns: list[int] = []
         self._losses: list[float] = []
         self._loss = self._start = self._refreshed_at = float(base.diagonal.sum())
-        self._refreshes = -1  # the first one sets up
+        self._refreshes = 0
         self._end = False
+
+    def begin(self, sums: Sums) -> None:
+        """Take the sums before the first pick."""
+        self._sums = sums
 
     def pick(self, workers: Workers) -> bool:
         """Choose the next column and find its column of H and R; False when none is left to choose."""
@@ -207,11 +218,11 @@ class _Path:
         if fresh:
             self.refresh(workers)
         w = self._choose()
-        if w is not None and self._leave(w) and not fresh and not self._trusted(w):
+        if w is not None and self._look(w) and not fresh and not self._trusted(w):
             self.refresh(workers)
             w = self._choose()
             if w is not None:
-                self._leave(w)
+                self._look(w)
         if w is None:
             self._end = True
             return False
@@ -221,7 +232,7 @@ class _Path:
     def _choose(self) -> int | None:
         t = len(self._columns)
         sums = self._sums
-        kernels.best_gain(
+        best = kernels.best_gain(
             sums.eta,
             sums.rho,
             sums.diag_h,
@@ -230,35 +241,41 @@ class _Path:
             self._free,
             self._lam,
             self._rules.objective == "unselected",
+            _TIE,
             self._gain,
         )
         if t < len(self._rules.include):
             return int(self._rules.include[t])
         if self._lam == 0.0 and not np.any(self._free & (sums.diag_h > self._floor)):
             return None  # the rank is used up: what is left would be chosen by rounding
-        best = float(self._gain.max())
-        return int(np.argmax(self._gain >= best - _TIE * abs(best)))
+        return int(best)
 
-    def _leave(self, w: int) -> bool:
-        """Find h and r, columns ``w`` of H and R; False if there is nothing left in that column."""
+    def _look(self, w: int) -> bool:
+        """Find h and r, columns ``w`` of H and R; False if there is nothing left in that column.
+
+        Picking such a column changes nothing: its factors stay zero.
+        """
         self.moved = bool(self._sums.diag_h[w] > self._floor[w])
         if self.moved:
-            t = len(self._columns)
-            alpha, own = self._alpha[:t], self._own[:t]
-            on_u = alpha * self._U[:t, w]
-            on_r = alpha * self._V[:t, w] + own * self._U[:t, w]
-            kernels.residual_column(self._base.column(w), self._U, self._V, t, on_u, on_r, self._h, self._r)
-            self._mask_pair(w)
+            t = self._past
+            on_u = self._alpha[:t] * self._U[w, :t]
+            on_r = self._alpha[:t] * self._V[w, :t] + self._own[:t] * self._U[w, :t]
+            kernels.residual_column(
+                self._base.column(w),
+                self._U,
+                self._V,
+                t,
+                on_u,
+                on_r,
+                self._mask,
+                w if self._rules.objective == "unselected" else -1,
+                self._h,
+                self._r,
+                self.masked,
+                self._dots,
+                self._squares,
+            )
         return self.moved
-
-    def _mask_pair(self, w: int) -> None:
-        mask = self._mask.copy()
-        if self._rules.objective == "unselected":
-            mask[w] = 0.0
-        np.multiply(self._h, mask, out=self.masked[0])
-        np.multiply(self._r, mask, out=self.masked[1])
-        self._squares[0] = self.masked[0] @ self.masked[0]
-        self._squares[1] = self.masked[0] @ self.masked[1]
 
     def _exact_gain(self, w: int) -> float:
         """Work out the gain of ``w`` from its own column instead of from the tracked sums."""
@@ -278,10 +295,8 @@ class _Path:
             self._loss = max(self._loss - self._exact_gain(w), 0.0)
             alpha, own = self._lam + self._h[w], self._r[w]
             self._alpha[t], self._own[t] = alpha, own
-            np.divide(self._h, alpha, out=self._U[t])
-            np.divide(self._r - own * self._U[t], alpha, out=self._V[t])
-        else:  # nothing of this column is left: picking it changes nothing
-            self._U[t] = self._V[t] = 0.0
+            np.divide(self._h, alpha, out=self._u)
+            np.divide(self._r - own * self._u, alpha, out=self._v)
         if self._rules.objective == "unselected":
             if self.moved:
                 self._sums.eta -= self._h * self._h
@@ -293,13 +308,13 @@ class _Path:
 
     def update(self, products: Array) -> None:
         """Bring the sums up to date, given G times the masked h and r."""
-        t = len(self._columns) - 1
-        sums = self._sums
-        kernels.factor_dots(self._U, self._V, t, self.masked[0], self.masked[1], self._dots)
+        t, sums = len(self._columns) - 1, self._sums
         kernels.update_scores(
             self._U,
             self._V,
-            t,
+            self._past,
+            self._u,
+            self._v,
             self._alpha,
             self._own,
             self._dots,
@@ -313,12 +328,14 @@ class _Path:
             sums.diag_h,
             sums.diag_r,
         )
+        self._U[:, t], self._V[:, t] = self._u, self._v
+        self._past = -(-len(self._columns) // _LANES) * _LANES
 
     def refresh(self, workers: Workers) -> None:
         """Recompute the sums and the loss from G and the picks; the recurrences lose digits, G does not."""
         t = len(self._columns)
         picks = np.array(self._columns, dtype=np.intp)
-        Y = np.sqrt(self._alpha[:t, None]) * self._U[:t]
+        Y = np.ascontiguousarray((self._U[:, :t] * np.sqrt(self._alpha[:t])).T)
         L = np.tril(Y[:, picks].T, -1) + np.diag(np.sqrt(self._alpha[:t]))
         W = scipy.linalg.solve_triangular(L, Y, lower=True, trans=1) if t else Y
         self._sums = self._base.sums(picks, Y, W, self._lam, self._mask, workers)
@@ -382,9 +399,9 @@ def checked_gram(source: ArrayLike) -> Array:
             f"a Gram must be square, one row and column per column of the data; got shape {G.shape}. "
             "For rows use Moments.of(rows) or, when there are fewer rows than columns, Factor(rows)."
         )
-    G = G.astype(np.float64, copy=False)
+    G = np.ascontiguousarray(G, dtype=np.float64)
     diagonal = np.diagonal(G)
-    if not np.all(np.isfinite(diagonal)) or not np.isfinite(G.sum()) and not np.all(np.isfinite(G)):
+    if not np.isfinite(G.sum()) and not np.all(np.isfinite(G)):
         i, j = (int(x) for x in np.argwhere(~np.isfinite(G))[0])
         raise ValueError(f"a Gram must be finite; entry ({i}, {j}) is {G[i, j]}. Leave out or fill such rows first.")
     if np.any(diagonal < 0):
@@ -392,20 +409,14 @@ def checked_gram(source: ArrayLike) -> Array:
         raise ValueError(
             f"a Gram cannot have a negative diagonal; entry ({i}, {i}) is {diagonal[i]:g}. Is it A'A of real data?"
         )
-    _check_symmetric(G, 1e-10 * float(diagonal.max()))
+    if kernels.asymmetry(G) > 1e-10 * float(diagonal.max()):
+        gap = np.abs(G - G.T)
+        i, j = (int(x) for x in np.unravel_index(gap.argmax(), gap.shape))
+        raise ValueError(
+            f"a Gram must be symmetric; entries ({i}, {j}) and ({j}, {i}) differ by {gap[i, j]:g}. "
+            "Use (G + G.T) / 2 if that is meant."
+        )
     return G
-
-
-def _check_symmetric(G: Array, tolerance: float, step: int = 512) -> None:
-    for a in range(0, len(G), step):
-        for b in range(a, len(G), step):
-            gap = np.abs(G[a : a + step, b : b + step] - G[b : b + step, a : a + step].T)
-            if gap.max() > tolerance:
-                i, j = (int(x) for x in np.unravel_index(gap.argmax(), gap.shape))
-                raise ValueError(
-                    f"a Gram must be symmetric; entries ({a + i}, {b + j}) and ({b + j}, {a + i}) differ by "
-                    f"{gap.max():g}. Use (G + G.T) / 2 if that is meant."
-                )
 
 
 def _checked_lambda(lam: float) -> float:

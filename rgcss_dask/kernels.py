@@ -12,8 +12,6 @@ Array = NDArray[np.float64]
 
 # Sums may be reordered into vector lanes. Not "fast": NaN and infinity keep their meaning.
 _REORDER = {"reassoc", "contract", "nsz", "arcp"}
-# Columns of the factors worked on at once: h and r stay in the first cache over all past picks.
-_STRIP = 1024
 
 
 def _compiled(function: Any) -> Any:
@@ -25,38 +23,51 @@ def _compiled(function: Any) -> Any:
 
 @_compiled
 def multiply_pair(G: Array, X: Array, out: Array, start: int, stop: int) -> None:
-    """Put G X' into ``out`` for rows start to stop of G and the two rows of X, reading G once.
+    """Put X G into ``out`` for rows start to stop of the lower triangle of G only, and their mirror image.
 
-    Four rows at a time; the last four overlap, so that every row is added up in the same order and equal rows of
-    G give equal results to the last bit.
+    Each entry of the triangle is read once and used four times, for both rows of X and both of its places: half of G is
+    all that passes through memory. ``start`` and ``stop`` are multiples of four, but for the end of the matrix.
     """
-    n = G.shape[1]
-    x, y = X[0], X[1]
-    i = start
-    while i + 4 <= stop or (i < stop and stop - start >= 4):
-        i = min(i, stop - 4)
+    x, y, ox, oy = X[0], X[1], out[0], out[1]
+    for i in range(stop):
+        ox[i] = oy[i] = 0.0
+    whole = stop - (stop - start) % 4
+    for i in range(start, whole, 4):
         g0, g1, g2, g3 = G[i], G[i + 1], G[i + 2], G[i + 3]
+        x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
+        y0, y1, y2, y3 = y[i], y[i + 1], y[i + 2], y[i + 3]
         a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = 0.0
-        for j in range(n):
-            xj, yj = x[j], y[j]
-            a0 += g0[j] * xj
-            b0 += g0[j] * yj
-            a1 += g1[j] * xj
-            b1 += g1[j] * yj
-            a2 += g2[j] * xj
-            b2 += g2[j] * yj
-            a3 += g3[j] * xj
-            b3 += g3[j] * yj
-        out[0, i], out[0, i + 1], out[0, i + 2], out[0, i + 3] = a0, a1, a2, a3
-        out[1, i], out[1, i + 1], out[1, i + 2], out[1, i + 3] = b0, b1, b2, b3
-        i += 4
-    while i < stop:
+        for j in range(i):
+            p, q, r, s = g0[j], g1[j], g2[j], g3[j]
+            a0 += p * x[j]
+            b0 += p * y[j]
+            a1 += q * x[j]
+            b1 += q * y[j]
+            a2 += r * x[j]
+            b2 += r * y[j]
+            a3 += s * x[j]
+            b3 += s * y[j]
+            ox[j] += p * x0 + q * x1 + r * x2 + s * x3
+            oy[j] += p * y0 + q * y1 + r * y2 + s * y3
+        for j in range(i, i + 4):
+            a0 += g0[j] * x[j]
+            b0 += g0[j] * y[j]
+            a1 += g1[j] * x[j]
+            b1 += g1[j] * y[j]
+            a2 += g2[j] * x[j]
+            b2 += g2[j] * y[j]
+            a3 += g3[j] * x[j]
+            b3 += g3[j] * y[j]
+        ox[i], ox[i + 1], ox[i + 2], ox[i + 3] = a0, a1, a2, a3
+        oy[i], oy[i + 1], oy[i + 2], oy[i + 3] = b0, b1, b2, b3
+    for i in range(whole, stop):
         a0 = b0 = 0.0
-        for j in range(n):
+        for j in range(i):
             a0 += G[i, j] * x[j]
             b0 += G[i, j] * y[j]
-        out[0, i], out[1, i] = a0, b0
-        i += 1
+            ox[j] += G[i, j] * x[i]
+            oy[j] += G[i, j] * y[i]
+        ox[i], oy[i] = a0 + G[i, i] * x[i], b0 + G[i, i] * y[i]
 
 
 @_compiled
@@ -77,37 +88,51 @@ def multiply_pair_by_factor(F: Array, X: Array, out: Array, start: int, stop: in
 
 @_compiled
 def residual_column(
-    g: Array, U: Array, V: Array, t: int, on_u: Array, on_r: Array, h: Array, r: Array
+    g: Array,
+    U: Array,
+    V: Array,
+    t: int,
+    on_u: Array,
+    on_r: Array,
+    mask: Array,
+    skip: int,
+    h: Array,
+    r: Array,
+    masked: Array,
+    dots: Array,
+    squares: Array,
 ) -> None:
-    """Take column w of H and of R from column w of G and the factors of the t past picks.
+    """Take column w of H and of R from column w of G and the factors (n, k) of the past picks.
 
-    ``on_u[j]`` is alpha_j u_j[w] and ``on_r[j]`` is r_j[w].
+    ``t`` is their number rounded up to whole vectors: the factors beyond the last pick are zero.
+
+    ``on_u[j]`` is alpha_j u_j[w] and ``on_r[j]`` is r_j[w]. On the same reading of the factors, with x and y the
+    entries of h and r that count (``mask``, and not ``skip``): ``masked`` becomes x and y, ``squares`` x'x and x'y,
+    and the rows of ``dots`` u_j'x, u_j'y and v_j'x.
     """
-    n = len(g)
-    for lo in range(0, n, _STRIP):
-        hi = min(lo + _STRIP, n)
-        for i in range(lo, hi):
-            h[i] = g[i]
-            r[i] = g[i]
-        for j in range(t):
-            a, b = on_u[j], on_r[j]
-            for i in range(lo, hi):
-                u = U[j, i]
-                h[i] -= a * u
-                r[i] -= b * u + a * V[j, i]
-
-
-@_compiled
-def factor_dots(U: Array, V: Array, t: int, x: Array, y: Array, dots: Array) -> None:
-    """Put u_j'x, u_j'y and v_j'x of the t past picks into the rows of ``dots``."""
-    n = len(x)
+    hh = hr = 0.0
+    ux, uy, vx = dots[0], dots[1], dots[2]
     for j in range(t):
-        ux = uy = vx = 0.0
-        for i in range(n):
-            ux += U[j, i] * x[i]
-            uy += U[j, i] * y[i]
-            vx += V[j, i] * x[i]
-        dots[0, j], dots[1, j], dots[2, j] = ux, uy, vx
+        ux[j] = uy[j] = vx[j] = 0.0
+    for i in range(len(g)):
+        u, v = U[i], V[i]
+        a = b = c = 0.0
+        for j in range(t):
+            a += on_u[j] * u[j]
+            b += on_r[j] * u[j]
+            c += on_u[j] * v[j]
+        h[i], r[i] = g[i] - a, g[i] - (b + c)
+        m = 0.0 if i == skip else mask[i]
+        x, y = m * h[i], m * r[i]
+        masked[0, i], masked[1, i] = x, y
+        hh += x * x
+        hr += x * y
+        if m != 0.0:
+            for j in range(t):
+                ux[j] += u[j] * x
+                uy[j] += u[j] * y
+                vx[j] += v[j] * x
+    squares[0], squares[1] = hh, hr
 
 
 @_compiled
@@ -115,6 +140,8 @@ def update_scores(
     U: Array,
     V: Array,
     t: int,
+    u: Array,
+    v: Array,
     alpha: Array,
     own: Array,
     dots: Array,
@@ -128,33 +155,27 @@ def update_scores(
     diag_h: Array,
     diag_r: Array,
 ) -> None:
-    """Bring eta, rho and both diagonals up to date for pick t, whose u and v are already in the factors.
+    """Bring eta, rho and both diagonals up to date for a pick with the vectors u and v.
 
-    ``Gx`` and ``Gy`` are G times the masked h and r and become H h and H r; ``own[j]`` is r_j[w_j]; ``squares`` holds
-    h'h and h'r over the masked entries.
+    ``t`` counts the picks before it, rounded up as in `residual_column`; ``Gx`` and ``Gy`` are G times the masked h and r; ``own[j]`` is r_j[w_j]; ``dots`` and ``squares`` are those of
+    `residual_column`.
     """
-    n = len(h)
-    Rx = np.empty(min(n, _STRIP))
-    u, v = U[t], V[t]
     hh, hr = squares[0], squares[1]
-    for lo in range(0, n, _STRIP):
-        hi = min(lo + _STRIP, n)
-        for i in range(lo, hi):
-            Rx[i - lo] = Gx[i]
+    p, q = alpha[:t] * dots[0, :t], alpha[:t] * dots[1, :t]
+    s = alpha[:t] * dots[2, :t] + own[:t] * dots[0, :t]
+    for i in range(len(h)):
+        uj, vj = U[i], V[i]
+        a = b = c = d = 0.0
         for j in range(t):
-            p, q = alpha[j] * dots[0, j], alpha[j] * dots[1, j]
-            s = alpha[j] * dots[2, j] + own[j] * dots[0, j]
-            for i in range(lo, hi):
-                uj = U[j, i]
-                Gx[i] -= p * uj
-                Gy[i] -= q * uj
-                Rx[i - lo] -= s * uj + p * V[j, i]
-        for i in range(lo, hi):
-            Hh, Hr, Rh = Gx[i], Gy[i], Rx[i - lo]
-            eta[i] += u[i] * (u[i] * hh - 2.0 * Hh)
-            rho[i] += u[i] * (u[i] * hr + v[i] * hh - Hr - Rh) - v[i] * Hh
-            diag_h[i] -= u[i] * h[i]
-            diag_r[i] -= u[i] * r[i] + v[i] * h[i]
+            a += p[j] * uj[j]
+            b += q[j] * uj[j]
+            c += s[j] * uj[j]
+            d += p[j] * vj[j]
+        Hh, Hr, Rh = Gx[i] - a, Gy[i] - b, Gx[i] - (c + d)
+        eta[i] += u[i] * (u[i] * hh - 2.0 * Hh)
+        rho[i] += u[i] * (u[i] * hr + v[i] * hh - Hr - Rh) - v[i] * Hh
+        diag_h[i] -= u[i] * h[i]
+        diag_r[i] -= u[i] * r[i] + v[i] * h[i]
 
 
 @_compiled
@@ -167,9 +188,14 @@ def best_gain(
     candidate: NDArray[np.bool_],
     lam: float,
     own_error_leaves: bool,
+    tie: float,
     gain: Array,
-) -> None:
-    """Score every candidate: how much the loss falls if it is picked next; an exhausted column gains nothing."""
+) -> int:
+    """Score every candidate by how much the loss falls if it is picked next, and return the best.
+
+    An exhausted column gains nothing. Of gains within ``tie`` of the best, relatively, the lowest index wins.
+    """
+    best = -np.inf
     for i in range(len(gain)):
         if not candidate[i]:
             gain[i] = -np.inf
@@ -181,6 +207,11 @@ def best_gain(
             gain[i] = 2.0 * rho[i] / alpha - diag_r[i] / alpha * (eta[i] / alpha)
             if own_error_leaves:
                 gain[i] += diag_r[i] * share * share
+        best = max(best, gain[i])
+    for i in range(len(gain)):
+        if candidate[i] and gain[i] >= best - tie * abs(best):
+            return i
+    return -1
 
 
 @_compiled
@@ -220,3 +251,26 @@ def tile_sums(
         rho[row] += p
         diag_h[row] = G[i, i] - C[i, i]
         diag_r[row] = diag_h[row] - D[i, i]
+
+
+@_compiled
+def row_squares(G: Array, out: Array, start: int, stop: int) -> None:
+    """Put the squared norm of rows start to stop of G into ``out``."""
+    for i in range(start, stop):
+        e = 0.0
+        for j in range(G.shape[1]):
+            e += G[i, j] * G[i, j]
+        out[i] = e
+
+
+@_compiled
+def asymmetry(G: Array) -> float:
+    """Return the largest difference between an entry and its mirror image, in blocks that fit the first cache."""
+    worst = 0.0
+    n = len(G)
+    for a in range(0, n, 32):
+        for b in range(a, n, 32):
+            for i in range(a, min(a + 32, n)):
+                for j in range(b, min(b + 32, n)):
+                    worst = max(worst, abs(G[i, j] - G[j, i]))
+    return worst

@@ -40,7 +40,7 @@ def select(A, k, lam, objective="unselected"):
 
 
 def explicit(G, k, lam, objective="unselected", dtype=np.longdouble):
-    """Greedy with H and R updated whole, in extended precision: (picks, losses, losses of every candidate)."""
+    """Greedy with H and R updated whole, in extended precision: picks, losses, losses of all candidates."""
     H = np.array(G, dtype=dtype)
     R = H.copy()
     n = len(H)
