@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+__version__ = "0.1.0"
+
 # Public name -> the module that defines it. Importing waits for the first use (PEP 562): Dask and
 # scikit-learn take a second or more, and `rgcss --help` needs neither.
 _HOME = {

@@ -28,7 +28,7 @@ class Bounds:
 class Condition:
     """The condition number of the picked columns, as far as a Gram tells."""
 
-    value: float  # infinite when the columns are dependent as far as can be seen
+    value: float
     resolved: bool  # False when it is beyond what a Gram resolves; then ``value`` is a lower limit
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ def weights(G: ArrayLike, columns: ArrayLike, lam: float) -> Array:
     Directions that a Gram cannot tell from rounding get no weight, as in a pseudo-inverse.
     """
     G, S = _gram(G), np.asarray(columns, dtype=np.intp)
-    _check_lambda(lam)
+    checked_lambda(lam)
     GS = G[S]
     values, Q = scipy.linalg.eigh(GS[:, S])
     values = np.maximum(values, 0.0) + lam
@@ -71,21 +71,32 @@ def column_losses(B: ArrayLike, W: Array, columns: ArrayLike) -> Array:
 def prefix_losses(
     G: ArrayLike, columns: ArrayLike, lam: float, B: ArrayLike | None = None, objective: str = "unselected"
 ) -> Array:
-    """Return the loss on B (default: on G) of the first 1, 2, ..., k columns with the weights learnt on G, (k,).
+    """Return the loss on B (default: on G) of the first 1, 2, ..., k columns with the weights learnt on G, (k,)."""
+    return sum_prefixes(prefix_column_losses(G, columns, lam, B), columns, objective)
+
+
+def prefix_column_losses(G: ArrayLike, columns: ArrayLike, lam: float, B: ArrayLike | None = None) -> Array:
+    """Return the squared error of every column for every prefix of the picks, (k, n); see `prefix_losses`.
 
     All prefixes at once in O(k^2 n), by one Cholesky factor; where the columns are too dependent for it, one by one.
     """
     G, S = _gram(G), np.asarray(columns, dtype=np.intp)
     B = G if B is None else _gram(B)
-    _check_lambda(lam)
-    counts = np.ones((len(S), len(G)))
-    if objective == "unselected":
-        for t, j in enumerate(S):
-            counts[t:, j] = 0.0
+    checked_lambda(lam)
     losses = _prefix_column_losses(G, B, S, lam)
     if losses is None:
         losses = np.array([column_losses(B, weights(G, S[: t + 1], lam), S[: t + 1]) for t in range(len(S))])
-    return np.einsum("tj,tj->t", np.maximum(losses, 0.0), counts)
+    return np.maximum(losses, 0.0)
+
+
+def sum_prefixes(losses: Array, columns: ArrayLike, objective: str) -> Array:
+    """Sum the column losses of each prefix over the columns that count, (k,)."""
+    S = np.asarray(columns, dtype=np.intp)
+    counts = np.tile(counted(losses.shape[1], [], objective), (len(S), 1))
+    if objective == "unselected":
+        for t, j in enumerate(S):
+            counts[t:, j] = False
+    return np.einsum("tj,tj->t", losses, counts)
 
 
 def _prefix_column_losses(G: Array, B: Array, S: Index, lam: float) -> Array | None:
@@ -124,7 +135,7 @@ def bounds(spectrum: ArrayLike, k: int, lam: float, objective: str = "unselected
     For ``"all"`` von Neumann's trace inequality leaves the first k eigenvalues their shrinkage as well.
     """
     s = np.maximum(np.asarray(spectrum, dtype=np.float64), 0.0)
-    _check_lambda(lam)
+    checked_lambda(lam)
     counted(len(s), [], objective)
     if not 0 <= k <= len(s):
         raise ValueError(f"k must be from 0 to {len(s)}, the number of columns; got {k}.")
@@ -160,19 +171,17 @@ def share_of_components(losses: ArrayLike, spectrum: ArrayLike) -> Array:
 
 
 def condition(G: ArrayLike, columns: ArrayLike) -> Condition:
-    """Return the condition number of A_S, the square root of that of G_SS, or say that a Gram cannot tell."""
+    """Return the condition number of A_S, the square root of that of G_SS, or say that a Gram cannot tell.
+
+    Eigenvalues of a k x k Gram are known to about k eps of the largest one, so condition numbers to 1 / sqrt(k eps).
+    """
     S = np.asarray(columns, dtype=np.intp)
     values = scipy.linalg.eigvalsh(_gram(G)[np.ix_(S, S)])
-    if values[-1] <= 0:
-        return Condition(np.inf, resolved=False)
-    value = float(np.sqrt(values[-1] / max(values[0], values[-1] * RESOLVED_CONDITION**-2)))
-    resolved = value < 0.99 * RESOLVED_CONDITION * np.sqrt(1.0 / max(1.0, len(S) * EPS * RESOLVED_CONDITION**2))
-    return Condition(value, resolved) if resolved else Condition(_limit(len(S)), resolved=False)
-
-
-def _limit(k: int) -> float:
-    """Return the largest condition number that k eigenvalues of a Gram can tell from rounding."""
-    return float(min(RESOLVED_CONDITION, 1.0 / np.sqrt(k * EPS)))
+    # A factor 100 above that noise, the figure has two digits.
+    limit = float(min(RESOLVED_CONDITION, 0.1 / np.sqrt(len(S) * EPS)))
+    if values[0] * limit**2 <= values[-1] or values[-1] <= 0:
+        return Condition(limit, resolved=False)
+    return Condition(float(np.sqrt(values[-1] / values[0])), resolved=True)
 
 
 def _gram(G: ArrayLike) -> Array:
@@ -182,6 +191,8 @@ def _gram(G: ArrayLike) -> Array:
     return G
 
 
-def _check_lambda(lam: float) -> None:
+def checked_lambda(lam: float) -> float:
+    """Return lambda, or say what it must be."""
     if not (np.isfinite(lam) and lam >= 0):
-        raise ValueError(f"lam must be a finite number, 0 or more; got {lam!r}.")
+        raise ValueError(f"lam must be a finite number, 0 or more; got {lam:g}.")
+    return float(lam)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask import evaluate, kernels
 from rgcss_dask.gram import Base, Factor, Gram, Sums, Workers
-from rgcss_dask.moments import Moments, column_indices
+from rgcss_dask.moments import Moments, check_real, column_indices
 from rgcss_dask.selection import Selection, Stop
 from rgcss_dask.threads import single_threaded_blas
 
@@ -115,7 +115,7 @@ def select(
     """
     base, names, mu, sigma = _base(source, center, scale)
     rules = _Rules(base, k, objective, include, exclude, names, stop or Stop())
-    lams = [_checked_lambda(value) for value in np.atleast_1d(np.asarray(lam, dtype=np.float64))]
+    lams = [evaluate.checked_lambda(value) for value in np.atleast_1d(np.asarray(lam, dtype=np.float64))]
     spectrum = base.spectrum() if bound or rules.stop.bound is not None else None
     paths = [_Path(base, rules, value, spectrum) for value in lams]
     workers = Workers()
@@ -394,6 +394,7 @@ def _base(
 def checked_gram(source: ArrayLike) -> Array:
     """Return a Gram as a float64 array, or say why it cannot be one."""
     G = np.asarray(source)
+    check_real(G.dtype)
     if G.ndim != 2 or G.shape[0] != G.shape[1] or len(G) == 0:
         raise ValueError(
             f"a Gram must be square, one row and column per column of the data; got shape {G.shape}. "
@@ -417,12 +418,6 @@ def checked_gram(source: ArrayLike) -> Array:
             "Use (G + G.T) / 2 if that is meant."
         )
     return G
-
-
-def _checked_lambda(lam: float) -> float:
-    if not (np.isfinite(lam) and lam >= 0):
-        raise ValueError(f"lam must be a finite number, 0 or more; got {lam!r}.")
-    return float(lam)
 
 
 def _warn(done: list[Selection], k: int, base: Base) -> None:

@@ -1,0 +1,5 @@
+"""Lets ``python -m rgcss_dask`` do what ``rgcss`` does."""
+
+from rgcss_dask.cli import main
+
+main()

@@ -1,0 +1,19 @@
+"""What several test modules share: the folder of real data sets, if there is one."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption("--data", help="folder with the real data sets (default: the environment variable RGCSS_DATA)")
+
+
+@pytest.fixture(scope="session")
+def data_dir(pytestconfig):
+    """The folder of real data sets; tests that need it are skipped without one."""
+    folder = pytestconfig.getoption("--data") or os.environ.get("RGCSS_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("needs the real data sets: give their folder with --data or RGCSS_DATA")
+    return Path(folder)

@@ -1,0 +1,381 @@
+"""The greedy picks against brute force, in every shape and scale, and what it says to bad input."""
+
+import warnings
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rgcss_dask import Factor, Moments, Stop, evaluate, select
+
+OBJECTIVES = ["unselected", "all"]
+
+
+def quiet_select(*args, **kwargs):
+    """Select without the warnings about tiny lambdas and used-up rank, which have their own tests."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return select(*args, **kwargs)
+
+
+@st.composite
+def matrices(draw, max_rows=14, max_columns=9):
+    """Tall, square and wide matrices; rank-deficient ones; duplicate, zero and constant columns."""
+    m, n = draw(st.integers(1, max_rows)), draw(st.integers(1, max_columns))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rank = draw(st.integers(1, min(m, n)))
+    A = rng.standard_normal((m, rank)) @ rng.standard_normal((rank, n)) if rank < min(m, n) else None
+    A = rng.standard_normal((m, n)) if A is None else A
+    for kind in draw(st.lists(st.sampled_from(["duplicate", "zero", "constant", "small"]), max_size=3)):
+        i, j = rng.integers(n, size=2)
+        A[:, j] = {"duplicate": A[:, i], "zero": 0.0, "constant": 3.0, "small": 1e-4 * A[:, j]}[kind]
+    return A
+
+
+lambdas = st.one_of(st.just(0.0), st.floats(-12, 12).map(lambda e: 10.0**e))
+
+
+def check_every_pick(A, picked, lam, objective):
+    """Each pick achieves what the best candidate would, as far as a Gram resolves, and the loss is the true one."""
+    start = float(np.sum(A * A))
+    resolved = 1e-12 * start
+    for t, loss in enumerate(picked.loss):
+        before = list(picked.columns[:t])
+        achieved = oracle.loss(A, picked.columns[: t + 1], lam, objective)
+        after = oracle.losses_after(A, before, lam, objective, set(range(A.shape[1])) - set(before))
+        assert achieved <= min(after.values()) + 1e-9 * achieved + resolved
+        assert abs(loss - achieved) <= 1e-9 * achieved + resolved
+
+
+@settings(max_examples=150, deadline=None)
+@given(A=matrices(), lam=lambdas, objective=st.sampled_from(OBJECTIVES), wide=st.booleans(), data=st.data())
+def test_every_pick_is_the_best_one(A, lam, objective, wide, data):
+    k = data.draw(st.integers(1, A.shape[1]))
+    picked = quiet_select(Factor(A) if wide else A.T @ A, k, lam=lam, objective=objective)
+    check_every_pick(A, picked, lam, objective)
+    assert len(set(picked.columns)) == picked.k
+    if lam == 0 and picked.k < k:  # the rank was used up
+        assert oracle.loss(A, picked.columns, 0.0) <= 1e-12 * np.sum(A * A)
+    else:
+        assert picked.k == k
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    A=matrices(), exponent=st.integers(-150, 150), lam=lambdas, objective=st.sampled_from(OBJECTIVES), wide=st.booleans()
+)
+def test_the_scale_of_the_data_does_not_matter(A, exponent, lam, objective, wide):
+    scale = 10.0**exponent
+    scaled_lam = lam * scale * scale
+    if not np.isfinite(scaled_lam) or (lam > 0 and scaled_lam == 0):
+        return  # such a lambda cannot be given
+    B = A * scale
+    source = Factor(B) if wide else B.T @ B
+    picked = quiet_select(source, A.shape[1], lam=scaled_lam, objective=objective)
+    assert np.all(np.isfinite(picked.loss))
+    for t, loss in enumerate(picked.loss):
+        achieved = oracle.loss(A, picked.columns[: t + 1], lam, objective)
+        assert abs(loss / scale / scale - achieved) <= 1e-9 * achieved + 1e-12 * np.sum(A * A)
+
+
+@settings(max_examples=40, deadline=None)
+@given(A=matrices(), lam=lambdas, objective=st.sampled_from(OBJECTIVES), wide=st.booleans())
+def test_fewer_picks_are_a_prefix_of_more(A, lam, objective, wide):
+    source = Factor(A) if wide else A.T @ A
+    full = quiet_select(source, A.shape[1], lam=lam, objective=objective)
+    for k in range(1, full.k):
+        part = quiet_select(source, k, lam=lam, objective=objective)
+        assert np.array_equal(part.columns, full.columns[:k])
+        np.testing.assert_allclose(part.loss, full.loss[:k], rtol=1e-9, atol=1e-12 * full.start)
+
+
+@settings(max_examples=60, deadline=None)
+@given(A=matrices(), lam=lambdas, objective=st.sampled_from(OBJECTIVES))
+def test_the_loss_never_rises_and_the_bounds_hold(A, lam, objective):
+    picked = quiet_select(A.T @ A, A.shape[1], lam=lam, objective=objective, bound=True)
+    resolved = 1e-12 * picked.start
+    assert np.all(np.diff(np.concatenate([[picked.start], picked.loss])) <= resolved)
+    both = evaluate.bounds(np.linalg.svd(A, compute_uv=False) ** 2, min(A.shape), lam, objective)
+    assert np.all(both.paper <= both.tight + resolved)
+    for t in range(min(picked.k, min(A.shape))):
+        true = oracle.loss(A, picked.columns[: t + 1], lam, objective)
+        assert both.tight[t] <= true + resolved
+        assert abs(picked.bound[t] - both.tight[t]) <= 1e-9 * both.tight[t] + resolved
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("lam", [0.0, 0.3, 20.0])
+def test_picks_depend_neither_on_row_order_nor_on_mixing_rows(objective, lam):
+    rng = np.random.default_rng(7)
+    A = rng.standard_normal((30, 12)) * rng.uniform(0.1, 3, 12)
+    Q = np.linalg.qr(rng.standard_normal((30, 30)))[0]
+    want = select(A.T @ A, 8, lam=lam, objective=objective)
+    for B in (rng.permutation(A), Q @ A):
+        got = select(B.T @ B, 8, lam=lam, objective=objective)
+        assert np.array_equal(got.columns, want.columns)
+        np.testing.assert_allclose(got.loss, want.loss, rtol=1e-10)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("lam", [0.0, 0.3, 20.0])
+def test_permuting_columns_permutes_picks(objective, lam):
+    rng = np.random.default_rng(8)
+    A = rng.standard_normal((30, 12)) * rng.uniform(0.1, 3, 12)
+    order = rng.permutation(12)
+    want = select(A.T @ A, 8, lam=lam, objective=objective)
+    got = select(A[:, order].T @ A[:, order], 8, lam=lam, objective=objective)
+    assert np.array_equal(order[got.columns], want.columns)
+
+
+def test_the_papers_example():
+    A = np.array([[1, 0, 0, 1], [0, 1, 0, 0], [1, 0, 1, 1], [1, 1, 0, 0]], dtype=float)
+    for objective, column in (("all", 3), ("unselected", 2)):  # columns 4 and 3 as the paper counts them
+        picked = select(A.T @ A, 3, lam=1.0, objective=objective, include=[0, 1])
+        assert list(picked.columns) == [0, 1, column]
+
+
+def test_errata_are_documented():
+    for word in ("Errata", "step 3", "alpha_w^2"):
+        assert word in select.__doc__
+
+
+def decaying(decades, seed):
+    """Return a Gram whose singular values fall over so many decades."""
+    rng = np.random.default_rng(seed)
+    U = np.linalg.qr(rng.standard_normal((400, 120)))[0]
+    V = np.linalg.qr(rng.standard_normal((120, 120)))[0]
+    A = (U * (100.0 * np.logspace(0, -decades, 120))) @ V.T
+    G = A.T @ A
+    return (G + G.T) / 2
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("lam", [1e-4, 1e-2, 1.0, 1e2])
+@pytest.mark.parametrize("decades", [6, 10])
+def test_decaying_spectra_agree_with_extended_precision(decades, lam, objective):
+    for seed in range(2):
+        G = decaying(decades, seed)
+        start = np.trace(G)
+        want, losses, _ = oracle.explicit(G, 100, lam, objective)
+        got = quiet_select(G, 100, lam=lam, objective=objective)
+        for t, (mine, theirs) in enumerate(zip(got.columns, want, strict=True)):
+            before = losses[t - 1] if t else start
+            if mine != theirs:
+                assert before <= 1e-12 * start, f"pick {t} differs at a loss of {before / start:g}"
+                assert got.loss[t] - losses[t] <= 1e-15 * start
+                break
+            assert abs(got.loss[t] - losses[t]) <= 1e-9 * losses[t] + 1e-12 * start
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("wide", [False, True])
+def test_lambdas_in_lockstep_pick_as_they_would_alone(objective, wide):
+    rng = np.random.default_rng(3)
+    A = rng.standard_normal((60, 90)) * rng.uniform(0.01, 3, 90)
+    source = Factor(A) if wide else A.T @ A
+    lams = [0.0, 1e-3, 0.1, 5.0, 1e4]
+    together = select(source, 40, lam=lams, objective=objective)
+    for lam, one in zip(lams, together, strict=True):
+        alone = select(source, 40, lam=lam, objective=objective)
+        assert one.lam == lam
+        assert np.array_equal(one.columns, alone.columns)
+        np.testing.assert_allclose(one.loss, alone.loss, rtol=1e-9, atol=1e-12 * alone.start)
+
+
+@pytest.mark.parametrize("n", [3, 5, 700, 1501])
+def test_tiles_and_remainders_cover_the_whole_matrix(n):
+    """Sizes around every cut: rows in fours, bands of a refresh, parts of a triangle."""
+    rng = np.random.default_rng(n)
+    A = rng.standard_normal((40, n))
+    picked = select(A.T @ A, 3, lam=1e-6)
+    wide = select(Factor(A), 3, lam=1e-6)
+    assert np.array_equal(picked.columns, wide.columns)
+    assert picked.loss[-1] == pytest.approx(oracle.loss(A, picked.columns, 1e-6), rel=1e-9)
+
+
+def test_gcss_is_lambda_zero():
+    rng = np.random.default_rng(5)
+    A = rng.standard_normal((50, 20))
+    E, picks = A.copy(), []
+    for _ in range(10):  # Farahat's rule on the explicit residual
+        G = E.T @ E
+        score = np.where(np.diagonal(G) > 1e-9, (G * G).sum(axis=1) / np.maximum(np.diagonal(G), 1e-9), -1)
+        w = int(np.argmax(score))
+        picks.append(w)
+        E = E - np.outer(E[:, w], E[:, w] @ E) / (E[:, w] @ E[:, w])
+    for objective in OBJECTIVES:
+        assert list(select(A.T @ A, 10, lam=0.0, objective=objective).columns) == picks
+
+
+def test_included_columns_come_first_and_excluded_never():
+    rng = np.random.default_rng(6)
+    A = rng.standard_normal((40, 10))
+    free = select(A.T @ A, 10, lam=0.5)
+    banned = [int(free.columns[0]), int(free.columns[1])]
+    picked = select(A.T @ A, 6, lam=0.5, include=[7, 3] if 7 not in banned else [3, 5], exclude=banned)
+    assert list(picked.columns[:2]) == ([7, 3] if 7 not in banned else [3, 5])
+    assert not set(picked.columns) & set(banned)
+    for t in range(6):  # excluded columns still count in the loss
+        assert picked.loss[t] == pytest.approx(oracle.loss(A, picked.columns[: t + 1], 0.5), rel=1e-9)
+
+
+def test_columns_go_by_name():
+    rng = np.random.default_rng(6)
+    moments = Moments.of(rng.standard_normal((40, 4)), names=["a", "b", "c", "d"])
+    picked = select(moments, 3, include=["c"], exclude=["a"])
+    assert picked.names[0] == "c"
+    assert "a" not in picked.names
+    assert set(picked.names) == {"b", "c", "d"}
+
+
+def test_the_lowest_index_wins_a_tie():
+    rng = np.random.default_rng(9)
+    A = rng.standard_normal((50, 8))
+    doubled = np.hstack([A, A])
+    for lam in (0.0, 1.0):
+        picked = quiet_select(doubled.T @ doubled, 6, lam=lam)
+        assert max(picked.columns) < 8 if lam == 0 else picked.columns[0] < 8
+
+
+def test_dead_and_constant_columns_are_never_picked_while_another_helps():
+    rng = np.random.default_rng(10)
+    A = rng.standard_normal((60, 12)) + 5
+    A[:, [0, 4]] = 0.0
+    A[:, 7] = 2.0
+    moments = Moments.of(A)
+    for lam in (0.0, 1e-3, 1.0, 1e6):
+        for objective in OBJECTIVES:
+            plain = quiet_select(moments, 10, lam=lam, objective=objective)
+            assert not {0, 4} & set(plain.columns)
+            centred = quiet_select(moments, 9, lam=lam, objective=objective, center=True, scale="std")
+            assert not {0, 4, 7} & set(centred.columns)
+            assert np.all(np.isfinite(centred.loss))
+
+
+def test_dead_pixels_of_mnist(data_dir):
+    train = np.load(data_dir / "mnist.npz")["train"][:4000]
+    dead = set(np.flatnonzero(train.max(axis=0) == 0))
+    assert len(dead) >= 67
+    for lam in (0.0, 1.0):
+        picked = quiet_select(Moments.of(train), 200, lam=lam, scale=255)
+        assert picked.k == 200
+        assert not dead & set(picked.columns)
+        assert np.all(np.diff(picked.loss) <= 0)
+
+
+def test_everything_zero_has_nothing_to_pick():
+    with pytest.warns(UserWarning, match="picked 0 columns instead of 2"):
+        assert select(np.zeros((3, 3)), 2, lam=0.0).k == 0
+    assert list(select(np.zeros((3, 3)), 2, lam=1.0).columns) == [0, 1]
+
+
+def test_k_beyond_the_rank_stops_with_a_warning():
+    rng = np.random.default_rng(11)
+    A = rng.standard_normal((50, 4)) @ rng.standard_normal((4, 9))
+    with pytest.warns(UserWarning, match="picked 4 columns instead of 7: with lam=0"):
+        picked = select(A.T @ A, 7, lam=0.0)
+    assert picked.k == 4
+    assert select(A.T @ A, 7, lam=1e-3).k == 7
+
+
+def test_a_lambda_below_rounding_is_pointed_out():
+    rng = np.random.default_rng(12)
+    A = rng.standard_normal((50, 5)) * 1e6
+    with pytest.warns(UserWarning, match="regularises nothing"):
+        select(A.T @ A, 3, lam=1e-6)
+
+
+def test_stopping_at_a_share_of_the_loss():
+    rng = np.random.default_rng(13)
+    A = rng.standard_normal((60, 5)) @ rng.standard_normal((5, 20)) + 0.1 * rng.standard_normal((60, 20))
+    picked = select(A.T @ A, 20, lam=0.1, stop=Stop(loss=0.05))
+    assert picked.loss[-1] <= 0.05 * picked.start < picked.loss[-2]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_stopping_near_the_bound(objective):
+    rng = np.random.default_rng(14)
+    A = rng.standard_normal((60, 5)) @ rng.standard_normal((5, 20)) + 0.1 * rng.standard_normal((60, 20))
+    full = select(A.T @ A, 20, lam=0.1, objective=objective, bound=True)
+    ratios = full.loss[:-1] / full.bound[:-1]
+    target = float(np.sort(ratios)[2]) * 1.0001
+    picked = select(A.T @ A, 20, lam=0.1, objective=objective, stop=Stop(bound=target))
+    assert picked.k == int(np.argmax(ratios <= target)) + 1
+    assert picked.loss[-1] <= target * picked.bound[-1]
+
+
+def test_more_memory_than_the_block_is_never_needed_for_a_wide_one():
+    """Nothing n x n: at n = 4000 that alone would be 128 MB. (The full size is measured in test_memory.py.)"""
+    import tracemalloc
+
+    A = np.random.default_rng(15).standard_normal((30, 4000))
+    source = Factor(A)
+    select(source, 2)
+    tracemalloc.start()
+    select(source, 10)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16e6
+
+
+def test_a_sentence_for_people():
+    A = np.random.default_rng(16).standard_normal((30, 6))
+    assert str(select(A.T @ A, 2)).startswith("2 of 6 columns keep ")
+    assert "no 2 columns can keep more than" in str(select(A.T @ A, 2, bound=True))
+
+
+GRAM = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.5], [0.0, 0.5, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": 0}, "k must be a whole number from 1 to 3.*got 0"),
+        ({"k": 4}, "k must be a whole number from 1 to 3.*got 4"),
+        ({"k": 1.5}, "k must be a whole number.*got 1.5"),
+        ({"k": 3, "exclude": [1]}, "from 1 to 2, the columns that may be picked; got 3"),
+        ({"k": 1, "include": [0, 1]}, "k must be at least the 2 included columns; got 1"),
+        ({"lam": -1.0}, "lam must be a finite number, 0 or more; got -1"),
+        ({"lam": np.nan}, "lam must be a finite number.*nan"),
+        ({"lam": np.inf}, "lam must be a finite number.*inf"),
+        ({"lam": [1.0, -2.0]}, "lam must be a finite number.*-2"),
+        ({"objective": "some"}, "objective must be one of .*got 'some'"),
+        ({"include": [3]}, "a column index must be between 0 and 2; got 3"),
+        ({"exclude": [-1]}, "a column index must be between 0 and 2; got -1"),
+        ({"include": [1, 1]}, "a column must be given once; got 1 2 times"),
+        ({"include": [1], "exclude": [1]}, "cannot be both included and excluded; got 1"),
+        ({"include": ["a"]}, "column 'a' is not there: these columns have no names"),
+        ({"center": True}, "center and scale need moments"),
+        ({"source": GRAM[:2]}, "a Gram must be square.*got shape"),
+        ({"source": GRAM + np.triu(np.ones((3, 3)), 1)}, r"symmetric; entries \(0, 1\) and \(1, 0\) differ by 1"),
+        ({"source": np.where(GRAM == 0.5, np.nan, GRAM)}, r"finite; entry \(1, 2\) is nan"),
+        ({"source": -GRAM}, r"negative diagonal; entry \(0, 0\) is -2"),
+        ({"source": GRAM.astype(complex)}, "real numbers"),
+    ],
+)
+def test_bad_input_is_met_with_the_rule_the_value_and_the_way_out(change, message):
+    arguments = {"source": GRAM, "k": 2, **change}
+    with pytest.raises((ValueError, TypeError), match=message):
+        select(arguments.pop("source"), arguments.pop("k"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        (np.ones(3), "must have rows and columns"),
+        (np.ones((0, 3)), "must have rows and columns"),
+        (np.array([[1.0, np.nan]]), "a factor must be finite"),
+        (np.array([["a", "b"]]), "real numbers"),
+    ],
+)
+def test_bad_factors(block, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        Factor(block)
+
+
+@pytest.mark.parametrize(("rule", "message"), [({"loss": 1.5}, "between 0 and 1"), ({"bound": 0.5}, "1 or more")])
+def test_bad_stopping_rules(rule, message):
+    with pytest.raises(ValueError, match=message):
+        Stop(**rule)
