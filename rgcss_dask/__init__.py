@@ -12,8 +12,14 @@ __version__ = "0.1.0"
 _HOME = {
     "Factor": "gram",
     "Moments": "moments",
+    "Progress": "progress",
     "Selection": "selection",
     "Stop": "selection",
+    "append": "grow",
+    "load": "archive",
+    "merge": "archive",
+    "save": "archive",
+    "scan": "one_pass",
     "select": "greedy",
 }
 

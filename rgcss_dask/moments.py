@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,14 +50,10 @@ class Moments:
 
     def __post_init__(self) -> None:
         if self.names is not None and len(self.names) != self.n:
-            raise ValueError(
-                f"names must have one entry per column; got {len(self.names)} for {self.n} columns."
-            )
+            raise ValueError(f"names must have one entry per column; got {len(self.names)} for {self.n} columns.")
 
     @classmethod
-    def of(
-        cls, block: ArrayLike, weights: ArrayLike | None = None, *, names: Iterable[str] | None = None
-    ) -> Moments:
+    def of(cls, block: ArrayLike, weights: ArrayLike | None = None, *, names: Iterable[str] | None = None) -> Moments:
         """Take the moments of a block of rows.
 
         Parameters
@@ -216,10 +213,19 @@ class Accumulator:
     """Moments in the making: blocks of rows are added in place, in one n x n matrix and fixed buffers."""
 
     def __init__(
-        self, n: int, dtype: np.dtype[Any], *, precision: str = "double", beside: Accumulator | None = None
+        self,
+        n: int,
+        dtype: np.dtype[Any],
+        *,
+        precision: str = "double",
+        threads: int = 1,
+        beside: Accumulator | None = None,
     ) -> None:
-        """Start with no rows; ``beside`` another accumulator of the same kind of rows, share its buffers."""
-        self._work: _Workspace = _Workspace(n, dtype, precision) if beside is None else beside._work
+        """Start with no rows; ``beside`` another accumulator of the same kind of rows, share its buffers.
+
+        ``threads`` divide the tiles of a large matrix among them, with BLAS at one thread each.
+        """
+        self._work: _Workspace = _Workspace(n, dtype, precision, threads) if beside is None else beside._work
         self._rows = 0
         self._weight = 0.0
         self._shift = np.full(n, self._work.offset)
@@ -259,9 +265,7 @@ class Accumulator:
                 f"the sum of squares of column {column} exceeds the range of float64; "
                 "divide the data by a constant first."
             )
-        return Moments(
-            self._rows, self._weight, self._shift, self._total, self._product, exact, dropped, names
-        )
+        return Moments(self._rows, self._weight, self._shift, self._total, self._product, exact, dropped, names)
 
     def _move(self, shift: Array) -> None:
         """Put the sums about another shift: Q about c + d is Q + w d d' - s d' - d s'."""
@@ -288,7 +292,7 @@ class Accumulator:
 class _Workspace:
     """The buffers in which a block of rows is converted, shifted and multiplied with itself."""
 
-    def __init__(self, n: int, dtype: np.dtype[Any], precision: str) -> None:
+    def __init__(self, n: int, dtype: np.dtype[Any], precision: str, threads: int = 1) -> None:
         check_real(dtype)
         self.exact = dtype.kind == "b" or (dtype.kind in "iu" and dtype.itemsize == 1)
         self.offset = 128.0 if dtype == np.uint8 else 0.0
@@ -298,14 +302,14 @@ class _Workspace:
         work = np.float32 if single else np.float64
         self.buffer: NDArray[Any] = np.empty((self.rows, n), work)
         self.ones: NDArray[Any] = np.ones(self.rows, work)
-        self._tile: NDArray[Any] = np.empty((min(n, TILE), n), work)
+        self._tiles = [np.empty((min(n, TILE), min(n, TILE)), work) for _ in range(threads)]
+        self._pool = ThreadPoolExecutor(threads, "rgcss-tile") if threads > 1 and n > TILE else None
 
     def leave_exactness(self) -> None:
         """Go on in float64, as for any other dtype: weights with fractions cannot be exact."""
         self.exact = False
-        self.buffer, self.ones, self._tile = (
-            a.astype(np.float64) for a in (self.buffer, self.ones, self._tile)
-        )
+        self.buffer, self.ones = np.empty_like(self.buffer, dtype=np.float64), self.ones.astype(np.float64)
+        self._tiles = [np.empty_like(tile, dtype=np.float64) for tile in self._tiles]
 
     def shifted(self, piece: NDArray[Any], shift: NDArray[Any] | np.floating[Any]) -> NDArray[Any]:
         """Return the rows less ``shift`` in the buffer."""
@@ -321,24 +325,25 @@ class _Workspace:
 
     def add_products(self, X: NDArray[Any], targets: Sequence[Accumulator]) -> None:
         """Add X'X to the upper triangles, tile by tile: SYRK on the diagonal, GEMM right of it."""
-        n = X.shape[1]
-        for start, stop in _tiles(n):
-            diagonal = self._tile[: stop - start, : stop - start] if n > TILE else self._tile
-            np.matmul(X[:, start:stop].T, X[:, start:stop], out=diagonal)
+
+        def add_tile(rows: slice, columns: slice) -> None:
+            tile = self._tiles.pop()
+            product = tile[: rows.stop - rows.start, : columns.stop - columns.start]
+            np.matmul(X[:, rows].T, X[:, columns], out=product)
             for target in targets:
-                corner = target._product[start:stop, start:stop]
-                np.add(corner, diagonal, out=corner)
-            if stop < n:
-                beside = self._tile[: stop - start, stop:]
-                np.matmul(X[:, start:stop].T, X[:, stop:], out=beside)
-                for target in targets:
-                    right = target._product[start:stop, stop:]
-                    np.add(right, beside, out=right)
+                corner = target._product[rows, columns]
+                np.add(corner, product, out=corner)
+            self._tiles.append(tile)
+
+        tiles = list(_upper_tiles(X.shape[1]))
+        if self._pool is None:
+            for rows, columns in tiles:
+                add_tile(rows, columns)
+        else:  # tiles are the same for any number of threads, and so are the bits
+            list(self._pool.map(add_tile, *zip(*tiles, strict=True)))
 
 
-def _add_exact(
-    work: _Workspace, piece: NDArray[Any], weights: Array | None, targets: Sequence[Accumulator]
-) -> None:
+def _add_exact(work: _Workspace, piece: NDArray[Any], weights: Array | None, targets: Sequence[Accumulator]) -> None:
     X = work.shifted(piece, np.float32(work.offset))
     if weights is None:
         weight, total = float(len(piece)), (work.ones[: len(X)] @ X).astype(np.float64)
@@ -401,12 +406,15 @@ def _has_drifted(X: NDArray[Any], d: Array, shift: NDArray[Any]) -> bool:
 class NotFiniteError(ValueError):
     """A NaN or an infinity where numbers are needed, with its place in the block."""
 
-    def __init__(self, row: int, column: int, value: float) -> None:
-        super().__init__(f"values must be finite; row {row}, column {column} holds {value}.")
-        self.row, self.column, self.value = row, column, value
+    def __init__(self, row: int, column: int, value: float, where: str = "") -> None:
+        super().__init__(
+            f"values must be finite; row {row}, column {column} {f'of {where} ' if where else ''}holds {value}. "
+            "Scan with nan='drop' or nan='mean' to leave gaps out or to fill them."
+        )
+        self.row, self.column, self.value, self.where = row, column, value, where
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.row, self.column, self.value)
+        return type(self), (self.row, self.column, self.value, self.where)
 
 
 def block_rows(n: int, dtype: np.dtype[Any], precision: str = "double") -> int:
@@ -468,9 +476,7 @@ def _vector(values: ArrayLike, n: int, what: str) -> Array:
 def _raise_not_finite(piece: NDArray[Any]) -> None:
     bad = np.argwhere(~np.isfinite(piece))
     if len(bad) == 0:
-        raise OverflowError(
-            "the sum of a column exceeds the range of float64; divide the data by a constant first."
-        )
+        raise OverflowError("the sum of a column exceeds the range of float64; divide the data by a constant first.")
     row, column = (int(i) for i in bad[0])
     raise NotFiniteError(row, column, float(piece[row, column]))
 
@@ -503,9 +509,7 @@ def _merge_numbers(a: Moments, b: Moments, sign: float = 1.0, overwrite: bool = 
         b = _near(b, a.shift)
         total, product = combine(a.total, b.total), combine(a.product, b.product, out=out)
         return Moments(rows, weight, a.shift, total, product, weight <= EXACT_WEIGHT, dropped)
-    terms, (weight, shift, total) = _common_shift(
-        (a.weight, a.shift, a.total), (b.weight, b.shift, b.total), sign
-    )
+    terms, (weight, shift, total) = _common_shift((a.weight, a.shift, a.total), (b.weight, b.shift, b.total), sign)
     product = combine(a.product, b.product, out=out)
     _add_outer(product, terms)
     _mirror(product)
@@ -540,9 +544,12 @@ def _near(exact: Moments, point: Array) -> Moments:
     return replace(exact, shift=shift, total=exact.total - exact.weight * d, product=product)
 
 
-def _tiles(n: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, n, TILE):
-        yield start, min(start + TILE, n)
+def _upper_tiles(n: int) -> Iterator[tuple[slice, slice]]:
+    """Yield rows and columns of the tiles on and right of the diagonal."""
+    strips = [slice(start, min(start + TILE, n)) for start in range(0, n, TILE)]
+    for i, rows in enumerate(strips):
+        for columns in strips[i:]:
+            yield rows, columns
 
 
 def _add_outer(G: Array, terms: list[tuple[Array, Array]]) -> None:

@@ -6,12 +6,13 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
 _lock = threading.Lock()
 _holders = 0
-_limiter: object | None = None
+_limiter: Any = None
 
 
 def available_cpus() -> int:
@@ -30,7 +31,7 @@ def single_threaded_blas() -> Iterator[None]:
     with _lock:
         if _holders == 0:
             _limiter = ThreadpoolController().limit(limits=1, user_api="blas")
-            _limiter.__enter__()  # type: ignore[attr-defined]
+            _limiter.__enter__()
         _holders += 1
     try:
         yield
@@ -38,5 +39,5 @@ def single_threaded_blas() -> Iterator[None]:
         with _lock:
             _holders -= 1
             if _holders == 0:
-                _limiter.__exit__(None, None, None)  # type: ignore[union-attr]
+                _limiter.__exit__(None, None, None)
                 _limiter = None
