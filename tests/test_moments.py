@@ -1,0 +1,208 @@
+from fractions import Fraction
+from functools import reduce
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rgcss_dask import moments as module
+from rgcss_dask.moments import Accumulator, Moments, NotFiniteError
+
+EIGHT_BIT = [np.uint8, np.int8, np.bool_]
+
+
+def exact_gram(A):
+    """The Gram in Python integers, which do not round."""
+    rows = [[int(x) for x in row] for row in A]
+    n = A.shape[1]
+    return [[sum(row[i] * row[j] for row in rows) for j in range(n)] for i in range(n)]
+
+
+def centred(A):
+    C = A.astype(np.longdouble)
+    C = C - C.mean(axis=0)
+    return (C.T @ C).astype(np.float64)
+
+
+@pytest.mark.parametrize("dtype", EIGHT_BIT)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_eight_bit_gram_is_the_integer_gram(dtype, data):
+    A = data.draw(hnp.arrays(dtype, hnp.array_shapes(min_dims=2, max_dims=2, max_side=12)))
+    got = Moments.of(A)
+    assert got.exact
+    assert got.gram().tolist() == exact_gram(A)
+
+
+@pytest.mark.parametrize("fill", [0, 255, "both"])
+def test_eight_bit_extremes_stay_exact_over_many_rows(fill):
+    A = np.full((5000, 3), 0 if fill == "both" else fill, np.uint8)
+    if fill == "both":
+        A[::2] = 255
+    assert Moments.of(A).gram().tolist() == exact_gram(A)
+
+
+@given(
+    A=hnp.arrays(np.float64, st.tuples(st.integers(2, 30), st.integers(1, 5)), elements=st.floats(-1e3, 1e3)),
+    data=st.data(),
+)
+@settings(max_examples=50, deadline=None)
+def test_any_split_gives_the_whole(A, data):
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(A) - 1))))
+    got = reduce(Moments.merge, map(Moments.of, np.split(A, cuts)))
+    scale = max(1.0, float(np.abs(A).max()) ** 2) * len(A)
+    np.testing.assert_allclose(got.gram(), A.T @ A, rtol=0, atol=1e-14 * scale)
+    np.testing.assert_allclose(got.scatter, centred(A), rtol=0, atol=1e-14 * scale)
+    assert got.rows == len(A)
+
+
+def test_a_mean_far_above_the_spread_costs_no_digits():
+    A = np.random.default_rng(1).standard_normal((20_000, 6)) + 1e8
+    # A value near 1e8 is itself rounded to 1.5e-8, so the scatter of the stored values is the reference.
+    np.testing.assert_allclose(Moments.of(A).scatter, centred(A), rtol=1e-9, atol=1e-4)
+
+
+def test_drifting_blocks_keep_their_digits():
+    """The shift of the first rows is useless for later ones, thousands of spreads away."""
+    rng = np.random.default_rng(2)
+    A = rng.standard_normal((40_000, 4)) + np.repeat([0.0, 1e5, -1e7, 1e8], 10_000)[:, None]
+    accumulator = Accumulator(4, A.dtype)
+    for block in np.split(A, 40):
+        accumulator.add(block)
+    last = Accumulator(4, A.dtype)
+    last.add(A[30_000:])
+    np.testing.assert_allclose(accumulator.moments().scatter, centred(A), rtol=1e-13)
+    np.testing.assert_allclose(last.moments().scatter, centred(A[30_000:]), rtol=1e-9, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint64])
+def test_integer_extremes_do_not_overflow(dtype):
+    info = np.iinfo(dtype)
+    A = np.array([[info.max, info.min], [info.max, info.max], [info.min, info.max]], dtype=dtype)
+    wanted = [[float(Fraction(x)) for x in row] for row in exact_gram(A)]
+    np.testing.assert_allclose(Moments.of(A).gram(), wanted, rtol=1e-14)
+
+
+def test_float32_is_not_added_up_in_float32():
+    A = (1e4 + np.random.default_rng(3).standard_normal((300_000, 3))).astype(np.float32)
+    np.testing.assert_allclose(Moments.of(A).mean, A.astype(np.float64).mean(axis=0), rtol=1e-14)
+    np.testing.assert_allclose(Moments.of(A).scatter, centred(A), rtol=1e-11, atol=1e-6)
+
+
+def test_single_precision_is_right_to_single_precision():
+    A = np.random.default_rng(4).standard_normal((9_000, 5)).astype(np.float32) + 100
+    accumulator = Accumulator(5, A.dtype, precision="single")
+    accumulator.add(A)
+    got = accumulator.moments().scatter
+    np.testing.assert_allclose(got, centred(A), rtol=0, atol=3e-5 * np.diagonal(got).max())
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("row", [0, 4_999, 7_777])
+def test_a_value_that_is_not_finite_is_named(value, row):
+    A = np.zeros((8_000, 3))
+    A[row, 2] = value
+    with pytest.raises(NotFiniteError, match=f"row {row}, column 2 holds {value}") as caught:
+        Moments.of(A)
+    assert (caught.value.row, caught.value.column) == (row, 2)
+
+
+def test_squares_beyond_float64_are_an_error():
+    with pytest.raises(OverflowError, match="column 1 exceeds the range"):
+        Moments.of(np.array([[1.0, 1e200], [1.0, -1e200]]))
+
+
+def test_integer_weights_stay_exact_and_fractions_do_not():
+    rng = np.random.default_rng(5)
+    A, w = rng.integers(0, 256, (3_000, 4), dtype=np.uint8), rng.integers(0, 9, 3_000)
+    whole = Moments.of(A, w)
+    assert whole.exact
+    assert whole.gram().tolist() == exact_gram(np.repeat(A.astype(int), w, axis=0))
+    part = Moments.of(A, w / 2)
+    assert not part.exact
+    np.testing.assert_allclose(part.gram(), whole.gram() / 2, rtol=1e-14)
+
+
+def test_also_gives_other_accumulators_the_same_rows():
+    A = np.random.default_rng(6).standard_normal((6_000, 5)) + 3
+    first, second, both = (Accumulator(5, A.dtype) for _ in range(3))
+    second = Accumulator(5, A.dtype, beside=first)
+    both = Accumulator(5, A.dtype, beside=first)
+    first.add(A[:2_500], also=[both])
+    second.add(A[2_500:], also=[both])
+    parts, whole = first.moments().merge(second.moments()), both.moments()
+    np.testing.assert_allclose(parts.scatter, whole.scatter, rtol=1e-13)
+    assert parts.rows == whole.rows == 6_000
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.uint8])
+def test_tiles_on_any_number_of_threads_have_the_same_bits(monkeypatch, dtype):
+    monkeypatch.setattr(module, "TILE", 16)
+    A = (np.random.default_rng(7).random((5_000, 50)) * 200).astype(dtype)
+    found = []
+    for threads in (1, 2, 5):
+        accumulator = Accumulator(50, A.dtype, threads=threads)
+        accumulator.add(A)
+        found.append(accumulator.moments())
+    assert np.array_equal(found[0].product, found[1].product)
+    assert np.array_equal(found[0].product, found[2].product)
+    np.testing.assert_allclose(found[0].gram(), A.astype(float).T @ A.astype(float), rtol=1e-13)
+
+
+def test_overwriting_gives_the_same_bits_and_saves_a_matrix():
+    A = np.random.default_rng(8).standard_normal((400, 6))
+    kept = Moments.of(A[:200]).merge(Moments.of(A[200:]))
+    top = Moments.of(A[:200])
+    reused = top.merge(Moments.of(A[200:]), overwrite=True)
+    assert np.array_equal(kept.product, reused.product)
+    assert reused.product is top.product
+
+
+def test_minus_takes_an_old_window_away():
+    A = np.random.default_rng(9).integers(0, 256, (2_000, 5), dtype=np.uint8)
+    left = Moments.of(A).minus(Moments.of(A[:700]))
+    assert np.array_equal(left.gram(), Moments.of(A[700:]).gram())
+    with pytest.raises(ValueError, match="cannot subtract more than is there"):
+        Moments.of(A[:10]).minus(Moments.of(A))
+
+
+def test_constant_columns_are_constant():
+    A = np.random.default_rng(10).standard_normal((70_000, 3))
+    A[:, 1] = 0.1 + 1e6
+    got = Moments.of(A)
+    assert np.all(got.gram(center=True, scale="std")[1] == 0)
+    assert np.all(got.scatter[1] == 0)
+
+
+def test_take_keeps_columns_by_index_or_name():
+    A = np.random.default_rng(11).standard_normal((50, 3))
+    got = Moments.of(A, names="abc").take(["c", "a"])
+    assert got.names == ("c", "a")
+    np.testing.assert_allclose(got.gram(), A[:, [2, 0]].T @ A[:, [2, 0]], rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("block", "error", "match"),
+    [
+        (np.zeros(3), ValueError, "rows and columns; got shape"),
+        (np.zeros((3, 0)), ValueError, "rows and columns; got shape"),
+        (np.zeros((3, 2), complex), TypeError, "real numbers .* got dtype complex128"),
+        (np.array([["a"]]), TypeError, "real numbers"),
+        (np.array([["2020-01-01"]], "M8[D]"), TypeError, "real numbers"),
+    ],
+)
+def test_what_is_no_matrix_is_refused(block, error, match):
+    with pytest.raises(error, match=match):
+        Moments.of(block)
+
+
+def test_weights_are_checked():
+    A = np.ones((3, 2))
+    with pytest.raises(ValueError, match=r"one entry per row; got shape \(2,\) for 3 rows"):
+        Moments.of(A, [1, 2])
+    with pytest.raises(ValueError, match="not negative; row 1 has -1"):
+        Moments.of(A, [1, -1, 1])
+    with pytest.raises(ValueError, match="must not all be zero"):
+        Moments.of(A, [0, 0, 0])

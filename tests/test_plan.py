@@ -1,0 +1,132 @@
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rgcss_dask.plan import Geometry, Options, check_counts, make_plan, size
+from rgcss_dask.source import even_cuts
+
+GB = 10**9
+
+
+def geometry(rows, columns, chunk, dtype="f8"):
+    return Geometry(rows, columns, np.dtype(dtype), even_cuts(rows, chunk))
+
+
+def plan(rows, columns, chunk, dtype="f8", *, budget=16 * GB, threads=2, **options):
+    return make_plan(geometry(rows, columns, chunk, dtype), Options(**options), budget=budget, threads=threads)
+
+
+@given(
+    rows=st.integers(1, 10**7),
+    columns=st.integers(1, 12_000),
+    chunk=st.integers(1, 10**5),
+    dtype=st.sampled_from(["u1", "f4", "f8"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_row_is_read_once_and_merged_once(rows, columns, chunk, dtype):
+    chunk = max(chunk, rows // 1000)
+    made = plan(rows, columns, chunk, dtype, budget=10**15)
+    spans = [made.nodes[i] for i in made.spans]
+    assert [s.start for s in spans] == [0, *[s.stop for s in spans[:-1]]]
+    assert spans[-1].stop == rows
+    reads = [r for s in spans for r in made.reads(s)]
+    assert [a for a, _ in reads] == [0, *[b for _, b in reads[:-1]]]
+    assert all(a % chunk == 0 for a, _ in reads)
+    assert sum(p is None for p in made.parents) == 1
+    assert made.parents[-1] is None
+    for node in made.nodes:
+        if node.left is not None:
+            assert made.nodes[node.left].stop == made.nodes[node.right].start
+
+
+@pytest.mark.parametrize("rows", [10**6, 10**8, 10**10])
+def test_the_graph_stays_small(rows):
+    """A hundred thousand chunks and more; planning is quick, and the tasks are few."""
+    began = time.perf_counter()
+    made = plan(rows, 100, rows // 100_000, "u1")
+    list(made.reads(made.nodes[0]))
+    assert len(made.nodes) + 2 <= 10_000
+    assert time.perf_counter() - began < 3
+
+
+def test_workers_and_budget_change_nothing_but_how_many_run():
+    small, large = plan(10**6, 784, 1000, budget=GB, threads=1), plan(10**6, 784, 1000, threads=64)
+    assert small.nodes == large.nodes
+    assert small.read_rows == large.read_rows
+    assert (small.concurrency, large.concurrency) == (1, len(large.spans))
+
+
+def test_a_budget_for_some_of_the_threads():
+    all_of_them = plan(10**6, 2000, 1000, threads=8, budget=100 * GB)
+    some = plan(10**6, 2000, 1000, threads=8, budget=all_of_them.memory // 2)
+    assert 1 <= some.concurrency < 8
+    assert some.memory <= all_of_them.memory // 2
+
+
+def test_twenty_thousand_columns_use_one_accumulator_and_all_threads():
+    made = plan(10**6, 20_000, 500, budget=12 * GB, threads=8)
+    assert made.concurrency == 1
+    assert made.tile_threads == 8
+    assert made.memory <= 12 * GB
+    starts = {node.start for node in made.nodes if node.left is not None}
+    assert starts == {0}, "merged one after another, so that two matrices are alive"
+
+
+def test_too_little_memory_is_refused_with_the_least_that_works():
+    with pytest.raises(MemoryError, match=r"784 columns need at least .* there are 50 MB\. Give at least memory=") as e:
+        plan(10**6, 784, 1000, budget=50 * 10**6)
+    least = int(str(e.value).split("memory=")[1].split(" ")[0].replace("_", ""))
+    assert plan(10**6, 784, 1000, budget=least).concurrency == 1
+    with pytest.raises(MemoryError, match="at least"):
+        plan(10**6, 784, 1000, budget=least - 1)
+
+
+def test_a_matrix_that_cannot_fit_is_refused():
+    with pytest.raises(MemoryError, match=r"200,000 columns need 320 GB .* Keep fewer columns.*Factor"):
+        plan(10**6, 200_000, 100)
+
+
+def test_folds_and_huge_chunks_are_named_in_the_refusal():
+    with pytest.raises(MemoryError, match="keep fewer parts apart"):
+        plan(10**6, 784, 1000, budget=10**8, folds=50)
+    with pytest.raises(MemoryError, match=r"smaller chunks \(now 8 GB of rows\)"):
+        plan(10**7, 100, 10**7, budget=GB)
+
+
+def test_saved_nodes_stand_for_all_below():
+    made = plan(10**8, 100, 10_000, "u1")
+    top = [i for i, node in enumerate(made.nodes) if node.saved]
+    assert top
+    for i in top:
+        below = made.saved_below(i)
+        assert len(below) <= 2 * 16
+    # Every span lies under a saved node, and few bytes are written: about one checkpoint for each.
+    for i in made.spans:
+        assert any(made.nodes[up].saved for up in made.path_up(i))
+    assert len(top) <= 1.2 * len(made.spans)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"folds": 1}, "folds must be between 2 and the number of rows, 10; got 1"),
+        ({"folds": 11}, "folds must be between 2 and the number of rows, 10; got 11"),
+        ({"folds": -1}, "got -1"),
+        ({"groups": 99}, "groups must be between"),
+        ({"fraction": 0.0}, "above 0 and at most 1; got 0.0"),
+        ({"fraction": 1.5}, "got 1.5"),
+        ({"nan": "skip"}, "nan must be one of 'raise', 'drop', 'mean'; got 'skip'"),
+        ({"precision": "half"}, "precision must be one of 'double', 'single'; got 'half'"),
+    ],
+)
+def test_options_are_checked(options, match):
+    with pytest.raises(ValueError, match=match):
+        check_counts(10, Options(**options))
+
+
+@pytest.mark.parametrize(("count", "text"), [(12, "12 bytes"), (1_500, "1.5 kB"), (3_200_000_000, "3.2 GB")])
+def test_sizes_are_written_for_people(count, text):
+    assert size(count) == text
