@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import scipy.linalg
@@ -14,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask import kernels
 from rgcss_dask.moments import check_real
-from rgcss_dask.threads import available_cpus
+from rgcss_dask.workers import Workers
 
 Array = NDArray[np.float64]
 
@@ -61,40 +59,6 @@ class Base(Protocol):
 
     def spectrum(self) -> Array:
         """Return the eigenvalues of G, largest first, none negative."""
-
-
-class Workers:
-    """A few threads for kernels that release the GIL; closed after the selection."""
-
-    def __init__(self) -> None:
-        self.count = available_cpus()
-        self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
-
-    def map(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """Call ``function(*job)`` for every job and return the results in order.
-
-        Every thread, the calling one too, takes the next job when it is free: waking a thread takes as long as a small
-        job, so the caller starts at once and nobody waits for a thread that comes too late to help.
-        """
-        jobs = list(jobs)
-        results: list[Any] = [None] * len(jobs)
-        turns = iter(range(len(jobs)))
-
-        def work() -> None:
-            for turn in turns:
-                results[turn] = function(*jobs[turn])
-
-        helpers = [] if self._pool is None else [self._pool.submit(work) for _ in range(min(self.count, len(jobs)) - 1)]
-        work()
-        for helper in helpers:
-            if not helper.cancel():
-                helper.result()
-        return results
-
-    def close(self) -> None:
-        """Let the threads go."""
-        if self._pool is not None:
-            self._pool.shutdown()
 
 
 class Gram:

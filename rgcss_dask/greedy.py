@@ -12,10 +12,11 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask import evaluate, kernels
-from rgcss_dask.gram import Base, Factor, Gram, Sums, Workers
+from rgcss_dask.gram import Base, Factor, Gram, Sums
 from rgcss_dask.moments import Moments, check_real, column_indices
 from rgcss_dask.selection import Selection, Stop
 from rgcss_dask.threads import single_threaded_blas
+from rgcss_dask.workers import Workers
 
 Array = NDArray[np.float64]
 Columns = Sequence[int] | Sequence[str] | NDArray[Any]
@@ -118,12 +119,8 @@ def select(
     lams = [evaluate.checked_lambda(value) for value in np.atleast_1d(np.asarray(lam, dtype=np.float64))]
     spectrum = base.spectrum() if bound or rules.stop.bound is not None else None
     paths = [_Path(base, rules, value, spectrum) for value in lams]
-    workers = Workers()
-    try:
-        with single_threaded_blas():
-            _walk(base, paths, workers)
-    finally:
-        workers.close()
+    with Workers() as workers, single_threaded_blas():
+        _walk(base, paths, workers)
     done = [path.result(names, mu, sigma) for path in paths]
     _warn(done, k, base)
     return done if np.ndim(lam) else done[0]
@@ -402,7 +399,8 @@ def checked_gram(source: ArrayLike) -> Array:
         )
     G = np.ascontiguousarray(G, dtype=np.float64)
     diagonal = np.diagonal(G)
-    if not np.isfinite(G.sum()) and not np.all(np.isfinite(G)):
+    asymmetry = kernels.asymmetry(G)
+    if not np.isfinite(asymmetry) and not np.all(np.isfinite(G)):
         i, j = (int(x) for x in np.argwhere(~np.isfinite(G))[0])
         raise ValueError(f"a Gram must be finite; entry ({i}, {j}) is {G[i, j]}. Leave out or fill such rows first.")
     if np.any(diagonal < 0):
@@ -410,7 +408,7 @@ def checked_gram(source: ArrayLike) -> Array:
         raise ValueError(
             f"a Gram cannot have a negative diagonal; entry ({i}, {i}) is {diagonal[i]:g}. Is it A'A of real data?"
         )
-    if kernels.asymmetry(G) > 1e-10 * float(diagonal.max()):
+    if asymmetry > 1e-10 * float(diagonal.max()):
         gap = np.abs(G - G.T)
         i, j = (int(x) for x in np.unravel_index(gap.argmax(), gap.shape))
         raise ValueError(

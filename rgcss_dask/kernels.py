@@ -265,12 +265,17 @@ def row_squares(G: Array, out: Array, start: int, stop: int) -> None:
 
 @_compiled
 def asymmetry(G: Array) -> float:
-    """Return the largest difference between an entry and its mirror image, in blocks that fit the first cache."""
-    worst = 0.0
+    """Return the largest difference between an entry and its mirror image; not finite if any entry is not.
+
+    In blocks that fit the first cache.
+    """
+    worst = finite = 0.0
     n = len(G)
     for a in range(0, n, 32):
         for b in range(a, n, 32):
             for i in range(a, min(a + 32, n)):
                 for j in range(b, min(b + 32, n)):
-                    worst = max(worst, abs(G[i, j] - G[j, i]))
-    return worst
+                    gap = abs(G[i, j] - G[j, i])
+                    worst = max(worst, gap)
+                    finite += 0.0 * gap
+    return worst + finite
