@@ -246,7 +246,9 @@ class Accumulator:
             piece = block[start : start + self._work.rows]
             w = None if weights is None else weights[start : start + len(piece)].astype(np.float64)
             try:
-                (_add_exact if self._work.exact else _add_near_mean)(self._work, piece, w, targets)
+                # Whatever is not finite is found, and its place given, by the kernel itself.
+                with np.errstate(invalid="ignore", over="ignore"):
+                    (_add_exact if self._work.exact else _add_near_mean)(self._work, piece, w, targets)
             except NotFiniteError as error:
                 raise NotFiniteError(start + error.row, error.column, error.value) from None
         for target in targets:
@@ -254,17 +256,16 @@ class Accumulator:
 
     def moments(self, *, names: tuple[str, ...] | None = None, dropped: int = 0) -> Moments:
         """Hand over what was added; the accumulator must not be used after."""
-        exact = self._work.exact and self._weight <= EXACT_WEIGHT
-        if not exact and self._weight > 0:
-            d = self._total / self._weight
-            self._move(self._shift + d)
-        _mirror(self._product)
         if not np.all(np.isfinite(np.diagonal(self._product))):
             column = int(np.flatnonzero(~np.isfinite(np.diagonal(self._product)))[0])
             raise OverflowError(
                 f"the sum of squares of column {column} exceeds the range of float64; "
                 "divide the data by a constant first."
             )
+        exact = self._work.exact and self._weight <= EXACT_WEIGHT
+        if not exact and self._weight > 0:
+            self._move(self._shift + self._total / self._weight)
+        _mirror(self._product)
         return Moments(self._rows, self._weight, self._shift, self._total, self._product, exact, dropped, names)
 
     def _move(self, shift: Array) -> None:
@@ -390,10 +391,7 @@ def _add_near_mean(
 
 def _first_shift(piece: NDArray[Any]) -> Array:
     """Return a point amid the rows; the mean of a few of them will do."""
-    sample = piece[:: max(1, len(piece) // SAMPLE)].astype(np.float64)
-    # Values that are not finite are found, with their place, by the caller.
-    with np.errstate(invalid="ignore", over="ignore"):
-        return np.asarray(sample.mean(axis=0))
+    return np.asarray(piece[:: max(1, len(piece) // SAMPLE)].astype(np.float64).mean(axis=0))
 
 
 def _has_drifted(X: NDArray[Any], d: Array, shift: NDArray[Any]) -> bool:
