@@ -10,17 +10,26 @@ __version__ = "0.1.0"
 # Public name -> the module that defines it. Importing waits for the first use (PEP 562): Dask and
 # scikit-learn take a second or more, and `rgcss --help` needs neither.
 _HOME = {
+    "CrossValidation": "tuning",
     "Factor": "gram",
     "Moments": "moments",
     "Progress": "progress",
+    "Refinement": "swaps",
     "Selection": "selection",
+    "Stability": "subsets",
     "Stop": "selection",
     "append": "grow",
+    "choose_k": "tuning",
+    "cross_validate": "tuning",
+    "expected_jaccard": "subsets",
     "load": "archive",
     "merge": "archive",
+    "refine": "swaps",
     "save": "archive",
     "scan": "one_pass",
     "select": "greedy",
+    "stability": "subsets",
+    "stability_under_noise": "subsets",
 }
 
 __all__ = sorted(_HOME)

@@ -61,9 +61,9 @@ class Stability:
     def __str__(self) -> str:
         few = "" if len(self.always) == 0 else f" ({_listed(self.always, self.names)})"
         return (
-            f"{len(self.picks)} selections of {self.k} of {len(self.frequency)} columns on {self.variation}: on average "
-            f"two of them have {100 * self.jaccard:.1f} % of the columns that either has in common (Jaccard index); "
-            f"random subsets would have {100 * self.expected:.1f} %. "
+            f"{len(self.picks)} selections of {self.k} of {len(self.frequency)} columns on {self.variation}: "
+            f"two of them have on average {100 * self.jaccard:.1f} % of the columns that either has in common "
+            f"(Jaccard index); random subsets would have {100 * self.expected:.1f} %. "
             f"{len(self.always)} columns are in every selection{few}."
         )
 
