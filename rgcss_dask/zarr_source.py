@@ -21,6 +21,7 @@ from rgcss_dask.files import filesystem, is_url
 from rgcss_dask.plan import Cuts
 from rgcss_dask.source import Reading, Source, even_cuts
 
+COLUMN_NAMES = "column_names"  # attribute of a Zarr array: one name per column
 METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 
 
@@ -39,7 +40,9 @@ class ZarrSource(Source):
         self._missing = missing
         self._store = array.store
         self.address, self.shape, self.dtype = address, array.shape, np.dtype(array.dtype)  # type: ignore[assignment]
+        self.names = _column_names(array)
         self._array = array if missing == "fill" else strict_array(array)
+        self._unit = array.shards or array.chunks  # rows and columns of what is stored as one object
         self.waits = isinstance(self._store, FsspecStore) and not _is_process_local(self._store)
 
     @classmethod
@@ -58,11 +61,6 @@ class ZarrSource(Source):
     def processes(self) -> bool:
         """Whether the store is outside this process."""
         return not _is_process_local(self._store)
-
-    @property
-    def _unit(self) -> tuple[int, ...]:
-        """Rows and columns of what is stored as one object."""
-        return self._array.shards or self._array.chunks
 
     @property
     def cuts(self) -> Cuts:
@@ -218,3 +216,10 @@ def _listing(store: FsspecStore, path: str) -> dict[str, str] | None:
         name.removeprefix(f"{root.rstrip('/')}/"): f"{info.get('size')}@{[info.get(t) for t in times]}"
         for name, info in fs.find(f"{root}/{path}" if path else root, detail=True).items()
     }
+
+
+def _column_names(array: zarr.Array[Any]) -> tuple[str, ...] | None:
+    names = array.attrs.get(COLUMN_NAMES)
+    if not isinstance(names, list) or len(array.shape) != 2 or len(names) != array.shape[1]:
+        return None
+    return tuple(str(name) for name in names)

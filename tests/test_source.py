@@ -201,9 +201,7 @@ def test_a_missing_shard_is_named(A, tmp_path):
 
 
 def test_damaged_chunks_are_named(A, tmp_path):
-    zarr.create_array(
-        tmp_path / "a.zarr", data=A, chunks=(100, 12), compressors=[ZstdCodec(), Crc32cCodec()]
-    )
+    zarr.create_array(tmp_path / "a.zarr", data=A, chunks=(100, 12), compressors=[ZstdCodec(), Crc32cCodec()])
     path = tmp_path / "a.zarr" / "c" / "4" / "0"
     whole = path.read_bytes()
     for damaged in (whole[: len(whole) // 2], whole[:50] + bytes([whole[50] ^ 1]) + whole[51:], b""):
@@ -213,9 +211,7 @@ def test_damaged_chunks_are_named(A, tmp_path):
 
 
 def test_every_flipped_bit_is_found(A, tmp_path):
-    zarr.create_array(
-        tmp_path / "a.zarr", data=A[:100], chunks=(100, 12), compressors=[ZstdCodec(), Crc32cCodec()]
-    )
+    zarr.create_array(tmp_path / "a.zarr", data=A[:100], chunks=(100, 12), compressors=[ZstdCodec(), Crc32cCodec()])
     path = tmp_path / "a.zarr" / "c" / "0" / "0"
     whole = path.read_bytes()
     source = open_source(tmp_path / "a.zarr")
