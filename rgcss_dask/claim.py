@@ -35,10 +35,10 @@ def claimed(folder: Folder) -> Iterator[None]:
         "pid": os.getpid(),
         "born": psutil.Process().create_time(),
     }
-    _refuse_if_held(folder)
     try:
+        _refuse_if_held(folder)
         _write(folder, mine)
-    except OSError as error:
+    except (OSError, NotImplementedError) as error:
         raise PermissionError(
             f"the archive must be writable; {folder.address} is not: {error}. Give another path."
         ) from error

@@ -24,7 +24,7 @@ ROWS, COLUMNS = 1_003, 12
 
 
 @pytest.fixture(scope="module")
-def A():
+def A():  # noqa: N802
     return np.random.default_rng(0).integers(0, 256, (ROWS, COLUMNS), dtype=np.uint8)
 
 
@@ -60,7 +60,7 @@ def test_an_array_in_a_group_and_a_group_by_mistake(A, tmp_path):
     assert scan(tmp_path / "g.zarr" / "deep" / "images").rows == ROWS
     with pytest.raises(ValueError, match=r"is a Zarr group.*deep/images \(1003, 12\)"):
         scan(tmp_path / "g.zarr")
-    with pytest.raises(ValueError, match="two dimensions; .* has shape"):
+    with pytest.raises(ValueError, match=r"two dimensions; .* has shape"):
         scan(tmp_path / "g.zarr" / "labels")
 
 
@@ -113,7 +113,7 @@ def test_stacks_and_patterns(A, tmp_path):
     assert len(stack.stamps(stack.cuts)) == len(stack.cuts) - 1
     with pytest.raises(FileNotFoundError, match="no archive matches"):
         scan(str(tmp_path / "night-*.zarr"))
-    with pytest.raises(ValueError, match="same columns; .* has 12 and .* has 3"):
+    with pytest.raises(ValueError, match=r"same columns; .* has 12 and .* has 3"):
         scan([A, A[:, :3]])
     with pytest.raises(ValueError, match="same dtype"):
         scan([A, A.astype(float)])

@@ -1,0 +1,366 @@
+import json
+import os
+import shutil
+import socket
+import time
+import uuid
+import zlib
+
+import numpy as np
+import psutil
+import pytest
+import zarr
+
+import rgcss_dask as rg
+from rgcss_dask import archive as module
+from rgcss_dask import claim, one_pass
+from rgcss_dask.checkpoint import Checkpoints
+from rgcss_dask.files import Folder
+from rgcss_dask.gaps import Gaps
+from rgcss_dask.parts import Parts, Read
+
+N = 8
+
+
+def rows(count, seed=0, dtype=np.float64):
+    A = np.random.default_rng(seed).standard_normal((count, N)) * 20 + 100
+    return A.clip(0, 255).astype(dtype)
+
+
+def stored(path, A, chunk=500):
+    array = zarr.create_array(path, shape=A.shape, chunks=(chunk, N), dtype=A.dtype)
+    array[:] = A
+    return array
+
+
+def same(a, b):
+    for name in ("rows", "weight", "exact", "dropped", "names"):
+        assert getattr(a, name) == getattr(b, name)
+    for name in ("shift", "total", "product"):
+        assert np.array_equal(getattr(a, name), getattr(b, name))
+    for kind in ("folds", "groups"):
+        for x, y in zip(getattr(a, kind), getattr(b, kind), strict=True):
+            same(x, y)
+
+
+@pytest.fixture(params=["local", "memory"])
+def place(request, tmp_path):
+    if request.param == "local":
+        yield str(tmp_path / "m.zarr")
+        return
+    url = f"memory://{uuid.uuid4().hex}/m.zarr"
+    yield url
+    Folder(url).remove()
+
+
+def test_saved_moments_come_back_bit_for_bit(place):
+    A = rows(3_000)
+    moments = rg.scan(A, folds=3, groups=2, nan="drop")
+    named = rg.Moments.of(A, names="abcdefgh")
+    rg.save(moments, place)
+    same(rg.load(place), moments)
+    rg.save(named, place)
+    same(rg.load(place), named)
+    assert len([n for n in Folder(place).names() if n.startswith("v")]) == 1, "the old version is gone"
+
+
+def test_an_archive_is_a_zarr_group_with_provenance(tmp_path):
+    stored(tmp_path / "a.zarr", rows(2_000))
+    rg.scan(tmp_path / "a.zarr", archive=tmp_path / "m.zarr", folds=2)
+    group = zarr.open_group(tmp_path / "m.zarr", mode="r")
+    head = group.attrs["rgcss_dask"]
+    assert head["format"] == 1
+    assert head["record"]["source"] == {
+        "address": str(tmp_path / "a.zarr"),
+        "shape": [2_000, N],
+        "dtype": "float64",
+    }
+    assert head["record"]["options"]["folds"] == 2
+    assert {"rgcss-dask", "numpy", "zarr", "blas"} <= set(head["versions"])
+    assert head["date"].startswith("20")
+    product = group[head["current"]]["product"]
+    assert "crc32c" in json.dumps(product.metadata.to_dict()["codecs"])
+    kept = [p for p in (tmp_path / "m.zarr").rglob("*") if p.is_file()]
+    assert all(p.name == "zarr.json" or "c" in p.parts for p in kept), "only Zarr is left when all is done"
+
+
+def test_damage_is_found(tmp_path):
+    rg.save(rg.Moments.of(rows(500)), tmp_path / "m.zarr")
+    (chunk,) = (tmp_path / "m.zarr").glob("v*/product/c/0/0")
+    whole = chunk.read_bytes()
+    chunk.write_bytes(whole[:40] + bytes([whole[40] ^ 4]) + whole[41:])
+    with pytest.raises(ValueError, match="is damaged"):
+        rg.load(tmp_path / "m.zarr")
+    chunk.unlink()
+    with pytest.raises(ValueError, match="is incomplete"):
+        rg.load(tmp_path / "m.zarr")
+    rg.save(rg.Moments.of(rows(500)), tmp_path / "m.zarr")
+    head = tmp_path / "m.zarr" / "zarr.json"
+    head.write_text(head.read_text().replace('"rows": 500', '"rows": 501'))
+    with pytest.raises(ValueError, match="attributes do not fit their checksum"):
+        rg.load(tmp_path / "m.zarr")
+
+
+def test_other_formats_and_nothing_at_all(tmp_path):
+    rg.save(rg.Moments.of(rows(500)), tmp_path / "m.zarr")
+    head = tmp_path / "m.zarr" / "zarr.json"
+    head.write_text(head.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(ValueError, match="has format 2; this version of the package reads format 1"):
+        rg.load(tmp_path / "m.zarr")
+    with pytest.raises(FileNotFoundError, match="no finished archive of moments at"):
+        rg.load(tmp_path / "nothing.zarr")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.uint8])
+def test_ten_appends_equal_one_scan(tmp_path, dtype):
+    A = rows(40_000, dtype=dtype)
+    first = 13_777  # in the middle of a chunk
+    array = stored(tmp_path / "a.zarr", A[:first])
+    rg.scan(tmp_path / "a.zarr", archive=tmp_path / "m.zarr", folds=3)
+    for stop in np.linspace(first, len(A), 11)[1:].astype(int):
+        seen = array.shape[0]
+        array.resize((int(stop), N))
+        array[seen:] = A[seen:stop]
+        got = rg.append(tmp_path / "m.zarr", tmp_path / "a.zarr")
+    same(rg.load(tmp_path / "m.zarr"), got)
+    whole = rg.scan(tmp_path / "a.zarr", folds=3)
+    for a, b in zip((got, *got.folds), (whole, *whole.folds), strict=True):
+        assert a.rows == b.rows
+        if dtype == np.uint8:
+            assert np.array_equal(a.gram(), b.gram())
+        else:
+            np.testing.assert_allclose(a.gram(), b.gram(), rtol=1e-13)
+
+
+def test_an_append_reads_only_new_rows(tmp_path, monkeypatch):
+    A = rows(20_000)
+    array = stored(tmp_path / "a.zarr", A[:10_000])
+    rg.scan(tmp_path / "a.zarr", archive=tmp_path / "m.zarr")
+    array.resize((20_000, N))
+    array[10_000:] = A[10_000:]
+    seen = []
+    read = one_pass.open_source(tmp_path / "a.zarr").__class__.read
+    monkeypatch.setattr(
+        "rgcss_dask.zarr_source.ZarrSource.read",
+        lambda self, start, stop: seen.append((start, stop)) or read(self, start, stop),
+    )
+    rg.append(tmp_path / "m.zarr", tmp_path / "a.zarr")
+    assert min(start for start, _ in seen) == 10_000
+    seen.clear()
+    rg.append(tmp_path / "m.zarr", tmp_path / "a.zarr")  # nothing new
+    assert seen == []
+
+
+def test_old_rows_that_changed_are_refused_and_a_copy_is_not(tmp_path):
+    A = rows(20_000)
+    array = stored(tmp_path / "a.zarr", A[:10_000])
+    rg.scan(tmp_path / "a.zarr", archive=tmp_path / "m.zarr")
+    array.resize((20_000, N))
+    array[10_000:] = A[10_000:]
+    shutil.copytree(tmp_path / "a.zarr", tmp_path / "copy.zarr", copy_function=shutil.copyfile)
+    array[4_321, 3] += 1e-9
+    with pytest.raises(ValueError, match=r"rows 0 to \d[\d,]+ of .*a.zarr changed since they were scanned"):
+        rg.append(tmp_path / "m.zarr", tmp_path / "a.zarr")
+    got = rg.append(tmp_path / "m.zarr", tmp_path / "copy.zarr")  # other files with the same rows
+    np.testing.assert_allclose(got.gram(), A.T @ A, rtol=1e-13)
+
+
+def test_appends_that_cannot_be_right_are_refused(tmp_path):
+    A = rows(3_000)
+    array = stored(tmp_path / "a.zarr", A)
+    here = tmp_path / "m.zarr"
+    rg.scan(A, archive=here)
+    with pytest.raises(ValueError, match=r"columns of the archive, 8 of float64; .* has 3 of float64"):
+        rg.append(here, A[:, :3])
+    with pytest.raises(ValueError, match=r"must have grown since it was scanned with 3,000 rows"):
+        rg.append(here, A[:100])
+    with pytest.raises(ValueError, match="weights must be given if and only if"):
+        rg.append(here, np.vstack([A, A]), weights=np.ones(6_000))
+    for i, options in enumerate(({"groups": 2}, {"rows": slice(5, 3_000)}, {"rows": np.arange(3_000) > 9})):
+        rg.scan(array, archive=tmp_path / f"{i}.zarr", **options)
+        with pytest.raises(ValueError, match="groups, slice or mask"):
+            rg.append(tmp_path / f"{i}.zarr", array)
+    rg.scan(array, archive=tmp_path / "filled.zarr", nan="mean")
+    with pytest.raises(ValueError, match="gaps were filled with the mean of its own rows"):
+        rg.append(tmp_path / "filled.zarr", array)
+    with pytest.raises(ValueError, match="gaps were filled"):
+        rg.merge([here, tmp_path / "filled.zarr"])
+    rg.save(rg.Moments.of(A), tmp_path / "saved.zarr")
+    with pytest.raises(ValueError, match="no record of its rows"):
+        rg.append(tmp_path / "saved.zarr", array)
+
+
+def test_weights_and_fractions_carry_over_to_appended_rows(tmp_path):
+    A, w = rows(20_000), np.random.default_rng(1).random(20_000)
+    rg.scan(A[:12_000], archive=tmp_path / "m.zarr", weights=w[:12_000], rows=0.5, seed=3)
+    got = rg.append(tmp_path / "m.zarr", A, weights=w)
+    whole = rg.scan(A, weights=w, rows=0.5, seed=3)
+    assert got.rows == whole.rows
+    np.testing.assert_allclose(got.gram(), whole.gram(), rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.uint8])
+def test_merged_archives_equal_one_scan(tmp_path, dtype):
+    A = rows(9_000, dtype=dtype)
+    for i, part in enumerate(np.split(A, [2_000, 5_500])):
+        rg.scan(part, archive=tmp_path / f"{i}.zarr", folds=2)
+    got = rg.merge([tmp_path / f"{i}.zarr" for i in range(3)], tmp_path / "all.zarr")
+    same(rg.load(tmp_path / "all.zarr"), got)
+    assert got.rows == 9_000
+    if dtype == np.uint8:
+        assert np.array_equal(got.gram(), rg.scan(A).gram())
+    np.testing.assert_allclose(got.gram(), rg.scan(A).gram(), rtol=1e-13)
+    rg.scan(A[:, :3], archive=tmp_path / "narrow.zarr", folds=2)
+    with pytest.raises(ValueError, match="different columns: 8 and 3"):
+        rg.merge([tmp_path / "0.zarr", tmp_path / "narrow.zarr"])
+    with pytest.raises(ValueError, match="at least one archive"):
+        rg.merge([])
+
+
+def test_the_same_call_again_loads_and_another_is_refused(tmp_path, monkeypatch):
+    array = stored(tmp_path / "a.zarr", rows(3_000))
+    first = rg.scan(array, archive=tmp_path / "m.zarr", folds=2)
+    with monkeypatch.context() as patch:
+        patch.setattr("rgcss_dask.zarr_source.ZarrSource.read", lambda *a: pytest.fail("nothing is to be read"))
+        same(rg.scan(array, archive=tmp_path / "m.zarr", folds=2), first)
+    with pytest.raises(ValueError, match=r"other data or with other options \(folds: 2 there, 3 asked for\)"):
+        rg.scan(array, archive=tmp_path / "m.zarr", folds=3)
+    array[7, 7] = 5
+    with pytest.raises(ValueError, match=r"other data or with other options \(contents: "):
+        rg.scan(array, archive=tmp_path / "m.zarr", folds=2)
+
+
+class InterruptedPassError(Exception):
+    pass
+
+
+def interrupted_scan(array, place, after_rows, **options):
+    def stop(state):
+        if state.rows - state.resumed_rows >= after_rows:
+            raise InterruptedPassError
+
+    with pytest.raises(InterruptedPassError):
+        rg.scan(array, archive=place, progress=stop, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"folds": 2}, {"nan": "mean"}, {"groups": 3}])
+def test_an_interrupted_pass_resumes_with_the_same_bits(tmp_path, place, monkeypatch, options):
+    monkeypatch.setattr("rgcss_dask.plan.SAVE_ROWS", 8_192)
+    A = rows(200_000)
+    A[5, 5] = np.nan if "nan" in options else 1.0
+    array = stored(tmp_path / "a.zarr", A, chunk=1_000)
+    whole = rg.scan(array, **options)
+    interrupted_scan(array, place, 60_000, **options)
+    saved = Checkpoints(Folder(place).within("checkpoints")).names()
+    assert saved
+    states = []
+    got = rg.scan(array, archive=place, progress=states.append, **options)
+    assert states[0].resumed_rows > 20_000
+    same(got, whole)
+    assert Folder(place).within("checkpoints").names() == []
+    same(rg.load(place), whole)
+
+
+def test_checkpoints_of_other_data_or_options_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("rgcss_dask.plan.SAVE_ROWS", 8_192)
+    array = stored(tmp_path / "a.zarr", rows(100_000))
+    interrupted_scan(array, tmp_path / "m.zarr", 40_000)
+    with pytest.raises(ValueError, match=r"folds: 0 there, 5 asked for.*give another path, or remove"):
+        rg.scan(array, archive=tmp_path / "m.zarr", folds=5)
+    array[99_999, 0] = 1.0
+    with pytest.raises(ValueError, match="contents:"):
+        rg.scan(array, archive=tmp_path / "m.zarr")
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    sums = {("rows", 0): rg.Moments.of(rows(100)), ("group", 1): Gaps.of(rows(50))}
+    there = Checkpoints(Folder(str(tmp_path)))
+    there.save("0-100", Parts(sums, (Read(0, 100, 7),)))
+    back = there.load("0-100")
+    same(back.sums["rows", 0], sums["rows", 0])
+    for name in ("shift", "total", "product", "cross", "present"):
+        assert np.array_equal(getattr(back.sums["group", 1], name), getattr(sums["group", 1], name))
+    assert back.reads == (Read(0, 100, 7),)
+    path = tmp_path / "0-100.part"
+    whole = path.read_bytes()
+    for i in np.random.default_rng(0).integers(0, len(whole), 60):
+        path.write_bytes(whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :])
+        with pytest.raises(ValueError, match=r"0-100.part is damaged"):
+            there.load("0-100")
+    head = whole.partition(b"\n")[0][9:].replace(b'"format": 1', b'"format": 9')
+    path.write_bytes(f"{zlib.crc32(head):08x} ".encode() + head + b"\n")
+    with pytest.raises(ValueError, match="has format 9; this version reads 1"):
+        there.load("0-100")
+    assert there.load("no such") is None
+
+
+def test_a_pass_killed_after_its_result_was_written(tmp_path, monkeypatch):
+    array = stored(tmp_path / "a.zarr", rows(20_000))
+    remove = Folder.remove
+
+    def dies(self, name=""):
+        if self.address.endswith("checkpoints"):
+            raise InterruptedPassError
+        remove(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "remove", dies)
+        with pytest.raises(InterruptedPassError):
+            rg.scan(array, archive=tmp_path / "m.zarr")
+    array.resize((30_000, N))
+    array[20_000:] = rows(10_000, seed=4)
+    assert rg.append(tmp_path / "m.zarr", array).rows == 30_000
+
+
+def holder(**changes):
+    me = psutil.Process()
+    return {
+        "id": "x",
+        "host": socket.gethostname(),
+        "pid": os.getppid(),
+        "born": psutil.Process(me.ppid()).create_time(),
+        "beat": time.time(),
+        **changes,
+    }
+
+
+def test_an_archive_that_is_being_written_is_refused(tmp_path):
+    here = tmp_path / "m.zarr"
+    here.mkdir()
+    (here / claim.NAME).write_text(json.dumps(holder()))
+    with pytest.raises(claim.ArchiveBusyError, match=f"one writer at a time.*process {os.getppid()} on"):
+        rg.save(rg.Moments.of(rows(10)), here)
+    (here / claim.NAME).write_text(json.dumps(holder(host="elsewhere")))
+    with pytest.raises(claim.ArchiveBusyError, match="on elsewhere"):
+        rg.scan(rows(10), archive=here)
+
+
+@pytest.mark.parametrize("changes", [{"pid": 2**22 + 1}, {"born": 0.0}, {"host": "elsewhere", "beat": 0.0}])
+def test_a_claim_of_the_dead_does_not_count(tmp_path, changes):
+    here = tmp_path / "m.zarr"
+    here.mkdir()
+    (here / claim.NAME).write_text(json.dumps(holder(**changes)))
+    rg.save(rg.Moments.of(rows(10)), here)
+    assert rg.load(here).rows == 10
+    assert not (here / claim.NAME).exists()
+
+
+def test_a_claim_shows_signs_of_life(tmp_path, monkeypatch):
+    monkeypatch.setattr(claim, "BEAT", 0.01)
+    with claim.claimed(Folder(str(tmp_path))):
+        first = json.loads((tmp_path / claim.NAME).read_text())["beat"]
+        time.sleep(0.2)
+        assert json.loads((tmp_path / claim.NAME).read_text())["beat"] > first
+
+
+def test_a_target_that_cannot_be_written_is_refused_before_reading(tmp_path, monkeypatch):
+    monkeypatch.setattr("rgcss_dask.source.ArraySource.read", lambda *a: pytest.fail("read"))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("rgcss_dask.source.ArraySource.stamps", lambda *a: None)
+    for target in (tmp_path / "file" / "m.zarr", "/proc/m.zarr", "http://127.0.0.1:9/m.zarr"):
+        with pytest.raises(PermissionError, match=r"must be writable; .* is not"):
+            rg.scan(rows(10), archive=target)
+
+
+def test_the_format_is_a_number():
+    assert module.FORMAT == 1
