@@ -74,7 +74,7 @@ class Selection:
         return evaluate.weights(self.prepare(source), self.columns, self.lam)
 
     def conditioning(self, source: Moments | ArrayLike) -> evaluate.Condition:
-        """Return the condition number of the picked columns on ``source``: these rows, or any other of the same columns.
+        """Return the condition number of the picked columns on ``source``: these rows, or others of the same columns.
 
         Other rows are centred and scaled as the rows that were selected from. Above a hundred or so, weights begin to
         magnify noise; a selection that is well conditioned on rows it has not seen is one to trust.

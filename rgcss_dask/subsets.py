@@ -183,7 +183,9 @@ def weighted_sums(groups: Sequence[Moments], counts: Array) -> Iterator[Moments]
     products = np.empty((resamples, n, n))
     for start in range(0, n, BAND):
         stop = min(start + BAND, n)
-        band = np.stack([_moved(group, d, start, stop) for group, d in zip(groups, moves, strict=True)])
+        band = np.empty((len(groups), stop - start, n - start))
+        for part, group, d in zip(band, groups, moves, strict=True):
+            part[...] = _moved(group, d, start, stop)
         sums = (counts @ band.reshape(len(groups), -1)).reshape(resamples, stop - start, n - start)
         products[:, start:stop, start:] = sums
         products[:, stop:, start:stop] = sums[:, :, stop - start :].swapaxes(1, 2)
@@ -214,10 +216,10 @@ def _moved(group: Moments, d: Array, start: int, stop: int) -> Array:
 
 def planned_bytes(n: int, groups: int, k: int, at_once: int) -> int:
     """Bytes that `stability` needs besides the moments, to form ``at_once`` Grams in one product."""
-    band = min(BAND, n) * n * (groups + at_once + 1)
-    gram = 2 * n * n  # the prepared Gram of the resample in hand, and its making
-    factors = 2 * n * (k + 64)
-    return 8 * (at_once * n * n + band + gram + factors)
+    band = min(BAND, n) * n * (groups + at_once + 3)  # of every group, of every resample, and in the making
+    gram = 2 * n * n  # of the resample in hand: shifted and prepared
+    vectors = n * (2 * groups + at_once + 2 * k + 64)
+    return 8 * (at_once * n * n + band + gram + vectors)
 
 
 def _resamples_at_once(groups: Sequence[Moments], k: int, resamples: int, memory: int | None) -> int:
