@@ -2,30 +2,466 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
 import click
 
 from rgcss_dask import __version__
 
+# Imports of the package stand in the commands: `rgcss --help` must not wait for Dask and scikit-learn.
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="rgcss")
+EXPECTED = (ValueError, TypeError, OSError, MemoryError, ImportError, RuntimeError, OverflowError, LookupError)
+
+
 def main() -> None:
-    """Find the few columns of a tall matrix that carry the rest."""
+    """Run a command; exit with 0 when done, 1 for a known error in one line, 2 for wrong usage, 130 for Ctrl-C."""
+    debug = "--debug" in sys.argv
+    try:
+        code = cli.main(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.UsageError as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        say("interrupted. What was finished is kept; the same command goes on from there.")
+        sys.exit(130)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        say(f"error: {_one_line(error)}")
+        sys.exit(1)
 
 
-@main.command()
-@click.option("-k", default=10, show_default=True, help="How many pixels to pick.")
-def demo(k: int) -> None:
-    """Pick the pixels of handwritten digits from which the others can be told."""
-    from sklearn.datasets import load_digits  # noqa: PLC0415 (a second of imports that --help does not need)
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    return text if isinstance(error, EXPECTED) else f"{type(error).__name__}: {text} (a bug: --debug shows where)"
 
-    from rgcss_dask.greedy import select  # noqa: PLC0415
-    from rgcss_dask.moments import Moments  # noqa: PLC0415
 
-    digits = load_digits().data.astype("uint8")
-    picked = select(Moments.of(digits), k, lam=1.0, center=True, bound=True)
-    chosen = {int(column): place for place, column in enumerate(picked.columns, start=1)}
-    click.echo(f"{len(digits)} handwritten digits of 8 x 8 pixels; picked pixels in the order they were picked:\n")
-    for row in range(8):
-        click.echo("  " + " ".join(f"{chosen.get(8 * row + column, '.'):>3}" for column in range(8)))
-    click.echo(f"\n{picked}")
+def say(message: str) -> None:
+    """Talk goes to stderr, results to stdout."""
+    click.echo(message, err=True)
+
+
+def _print(content: dict[str, Any], words: str, *, as_json: bool) -> None:
+    click.echo(json.dumps(content) if as_json else words)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="rgcss")
+@click.option("--debug", is_flag=True, help="Show where an error came from.")
+def cli(debug: bool) -> None:
+    """Find the few columns of a tall matrix that carry the rest.
+
+    \b
+    rgcss demo                                     see it work
+    rgcss convert table.csv data.zarr              make a Zarr matrix
+    rgcss scan data.zarr -o moments.zarr --folds 5 read it once
+    rgcss select moments.zarr -k 64 -o result.json ask as often as you like
+    rgcss report result.json -o report.html        look at the answer
+
+    Shell completion: eval "$(_RGCSS_COMPLETE=bash_source rgcss)", likewise zsh_source and fish_source.
+    """
+
+
+class Names(click.ParamType[Any]):
+    """Columns by index or name, with commas between them."""
+
+    name = "columns"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
+        """Split at commas; whole numbers are indices."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",") if part.strip()]
+        return tuple(int(part) if part.lstrip("-").isdigit() else part for part in parts)
+
+
+class Scale(click.ParamType[Any]):
+    """A number, or std."""
+
+    name = "std|NUMBER"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
+        """Take std as it is and the rest as a number."""
+        try:
+            return "std" if value == "std" else float(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither 'std' nor a number.", param, ctx)
+
+
+class Lambda(click.ParamType[Any]):
+    """One number, several with commas, or cv."""
+
+    name = "NUMBER|LIST|cv"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str | tuple[float, ...]:
+        """Take cv as it is and the rest as numbers."""
+        if not isinstance(value, str) or value == "cv":
+            return value
+        try:
+            return tuple(float(part) for part in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is neither 'cv' nor numbers with commas between them.", param, ctx)
+
+
+class ImageShape(click.ParamType[Any]):
+    """Height and width, such as 28x28."""
+
+    name = "HxW"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
+        """Split at the x."""
+        parts = str(value).lower().split("x")
+        if len(parts) != 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
+            self.fail(f"{value!r} is not of the form 28x28.", param, ctx)
+        return int(parts[0]), int(parts[1])
+
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _together(*options: Decorator) -> Decorator:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
+memory_option = click.option("--memory", metavar="SIZE", help="Most memory to use in a process, such as 2GiB.")
+cluster_options = _together(
+    click.option("--scheduler", metavar="ADDRESS", help="Work on the Dask cluster at this address."),
+    click.option("--scheduler-file", type=click.Path(), help="Work on the Dask cluster described in this file."),
+    click.option("--workers", type=click.IntRange(1), help="Start so many local worker processes for this command."),
+)
+question_options = _together(
+    click.option("--objective", type=click.Choice(["unselected", "all"]), default="unselected", show_default=True),
+    click.option("--center", is_flag=True, help="Subtract the column means first."),
+    click.option("--scale", type=Scale(), help="Divide by standard deviations, or by a number, first."),
+    click.option("--include", type=Names(), default=(), help="Columns to take first, by index or name."),
+    click.option("--exclude", type=Names(), default=(), help="Columns never to take."),
+    click.option("--refine", is_flag=True, help="Exchange picked columns while that lowers the loss."),
+)
+
+
+@contextmanager
+def _cluster(scheduler: str | None, scheduler_file: str | None, workers: int | None) -> Iterator[None]:
+    """Make a Dask client current while the command runs, if one is asked for."""
+    given = [x for x in (scheduler, scheduler_file, workers) if x is not None]
+    if len(given) > 1:
+        raise click.UsageError("give one of --scheduler, --scheduler-file and --workers.")
+    if not given:
+        yield
+        return
+    from distributed import Client, LocalCluster
+
+    if workers is None:
+        try:
+            client = Client(scheduler, scheduler_file=scheduler_file, timeout="20s")  # type: ignore[no-untyped-call]
+        except OSError as error:
+            where = scheduler or scheduler_file
+            raise OSError(f"no Dask scheduler answers at {where} ({error}). Is it running, and reachable?") from None
+        with client:
+            yield
+    else:
+        local = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)  # type: ignore[no-untyped-call]
+        with local, Client(local):  # type: ignore[no-untyped-call]
+            yield
+
+
+@cli.command()
+@click.argument("source", nargs=-1, required=True)
+@click.argument("target", type=click.Path())
+@click.option("--dataset", help="Which array of an .npz, HDF5 or .mat file.")
+@json_option
+def convert(source: tuple[str, ...], target: str, dataset: str | None, as_json: bool) -> None:
+    """Turn .npy, .npz, .csv, .tsv, .parquet, .h5, .mat, IDX or Zarr into a Zarr matrix.
+
+    Patterns and several files are stacked. Example: rgcss convert 'day-*.csv' data.zarr
+    """
+    from rgcss_dask.conversion import convert as run
+
+    with _row_counter() as told:
+        rows = run(list(source), target, dataset=dataset, told=told)
+    _print({"target": target, "rows": rows}, f"{rows:,} rows in {target}", as_json=as_json)
+
+
+@contextmanager
+def _row_counter() -> Iterator[Callable[[int], None]]:
+    """Count rows on a terminal; the number of rows of a text file is not known before its end."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    shown = Progress(
+        TextColumn("writing {task.completed:,.0f} rows"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+        transient=True,
+    )
+    with shown:
+        task = shown.add_task("rows", total=None)
+        yield lambda rows: shown.update(task, advance=rows)
+
+
+@cli.command()
+@click.argument("data")
+@click.option("-o", "--output", required=True, help="Where to keep the moments: a path or URL.")
+@click.option("--folds", type=int, help="Keep so many folds apart, to cross-validate.")
+@click.option("--groups", type=int, help="Keep so many groups of rows apart, to see how stable the picks are.")
+@click.option("--append", is_flag=True, help="Add the new rows of a grown matrix to the moments.")
+@click.option("--nan", type=click.Choice(["raise", "drop", "mean"]), default="raise", show_default=True)
+@click.option("--missing", type=click.Choice(["raise", "fill"]), default="raise", show_default=True)
+@click.option("--precision", type=click.Choice(["double", "single"]), default="double", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the assignment of rows to folds.")
+@memory_option
+@cluster_options
+@json_option
+def scan(
+    data: str,
+    output: str,
+    folds: int | None,
+    groups: int | None,
+    append: bool,
+    nan: str,
+    missing: str,
+    precision: str,
+    seed: int,
+    memory: str | None,
+    scheduler: str | None,
+    scheduler_file: str | None,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Read a matrix once and keep its moments.
+
+    An interrupted scan goes on when the same command is given again. Example:
+    rgcss scan data.zarr -o moments.zarr --folds 5 --groups 40
+    """
+    from rgcss_dask import grow, one_pass
+
+    if append and (folds is not None or groups is not None):
+        raise click.UsageError("--append goes by the folds of the archive; leave out --folds and --groups.")
+    with _cluster(scheduler, scheduler_file, workers):
+        if append:
+            moments = grow.append(output, data, memory=memory)
+        else:
+            options: dict[str, Any] = {"nan": nan, "missing": missing, "precision": precision, "seed": seed}
+            moments = one_pass.scan(data, folds=folds, groups=groups, memory=memory, archive=output, **options)
+    dropped = f", {moments.dropped:,} dropped" if moments.dropped else ""
+    content = {"output": output, "rows": moments.rows, "columns": moments.n, "dropped": moments.dropped}
+    words = f"{moments.rows:,} rows{dropped} x {moments.n:,} columns{' (exact integers)' if moments.exact else ''}"
+    _print(content, f"{words} in {output}", as_json=as_json)
+
+
+@cli.command()
+@click.argument("data")
+@click.option("-k", type=click.IntRange(1), default=10, show_default=True, help="How many columns.")
+@click.option("--lam", type=Lambda(), help="Lambda; by default cv if the moments have folds, else 1.")
+@question_options
+@click.option("--folds", type=int, default=0, help="Folds to keep when DATA is a matrix and not moments.")
+@click.option("-o", "--output", help="Write the result as JSON, for `rgcss report` and `rgcss apply`.")
+@memory_option
+@cluster_options
+@json_option
+def select(
+    data: str,
+    k: int,
+    lam: str | tuple[float, ...] | None,
+    folds: int,
+    output: str | None,
+    memory: str | None,
+    scheduler: str | None,
+    scheduler_file: str | None,
+    workers: int | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Pick the columns from which the others can be told best.
+
+    DATA is an archive of moments, or a matrix, which is then read once. With several lambdas there is one result each.
+    Example: rgcss select moments.zarr -k 64 --center -o result.json
+    """
+    from rgcss_dask.workflow import Question
+
+    if lam == "cv" and not folds:
+        folds = 5
+    lams: list[Any] = [lam] if lam is None or isinstance(lam, str) else list(lam)
+    questions = [Question(k=k, lam=one, **asked) for one in lams]
+    with _cluster(scheduler, scheduler_file, workers):
+        _answer(data, questions, output, as_json=as_json, folds=folds, memory=memory)
+
+
+@cli.command()
+@click.argument("data")
+@click.option("-k", type=click.IntRange(1), default=64, show_default=True, help="The most columns.")
+@click.option("--lams", type=Lambda(), help="Lambdas to try; by default 13 placed by the spectrum.")
+@click.option("--one-se", is_flag=True, help="The smallest model within a standard error of the best.")
+@question_options
+@click.option("-o", "--output", help="Write the result as JSON, for `rgcss report` and `rgcss apply`.")
+@json_option
+def tune(
+    data: str,
+    k: int,
+    lams: tuple[float, ...] | str | None,
+    one_se: bool,
+    output: str | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Choose lambda and the number of columns by cross-validation; no further pass is needed.
+
+    Example: rgcss tune moments.zarr -k 64 --one-se -o result.json
+    """
+    from rgcss_dask.workflow import Question
+
+    if isinstance(lams, str):
+        raise click.UsageError("--lams takes numbers with commas between them; cross-validation is what tune does.")
+    question = Question(k=k, lam="cv", lams=lams, choose_k=True, one_se=one_se, **asked)
+    _answer(data, [question], output, as_json=as_json, folds=5, memory=None)
+
+
+def _answer(
+    data: str, questions: list[Any], output: str | None, *, as_json: bool, folds: int, memory: str | None
+) -> None:
+    from rgcss_dask.result import save_result
+    from rgcss_dask.workflow import answer, open_moments
+
+    source, provenance = open_moments(data, questions[0], folds=folds, memory=memory, say=say)
+    contents = []
+    for question in questions:
+        result = answer(source, question, provenance, say)
+        path = output
+        if output is not None and path is not None:
+            if len(questions) > 1:
+                path = str(Path(output).with_suffix("")) + f"-{question.lam:g}" + Path(output).suffix
+            save_result(result, path)
+        contents.append(_summary(result, path))
+        if not as_json:
+            click.echo(_words(result, path))
+    if as_json:
+        click.echo(json.dumps(contents if len(contents) > 1 else contents[0]))
+
+
+def _summary(result: Any, path: str | None) -> dict[str, Any]:
+    picked = result.selection
+    return {
+        "columns": [int(column) for column in picked.columns],
+        "names": [result.label(column) for column in picked.columns],
+        "loss": picked.loss.tolist(),
+        "explained": picked.explained.tolist(),
+        "lambda": picked.lam,
+        "sentence": result.sentence,
+        "output": path,
+    }
+
+
+def _words(result: Any, path: str | None) -> str:
+    labels = [result.label(column) for column in result.selection.columns]
+    lines = [
+        f"Picked, lambda = {result.selection.lam:.4g}: {', '.join(labels)}",
+        f"Condition number of the picked columns: {result.condition}.",
+        result.sentence,
+    ]
+    return "\n".join(lines if path is None else [*lines, f"Result in {path}; next: rgcss report {path} -o report.html"])
+
+
+@cli.command()
+@click.argument("archives", nargs=-1, required=True)
+@click.option("-o", "--output", required=True, help="Where to write the merged moments.")
+@json_option
+def merge(archives: tuple[str, ...], output: str, as_json: bool) -> None:
+    """Add up archives of moments of the same columns, as if their rows had been one matrix.
+
+    Example: rgcss merge 2024.zarr 2025.zarr -o both.zarr
+    """
+    from rgcss_dask.archive import merge as run
+
+    moments = run(list(archives), output)
+    content = {"output": output, "rows": moments.rows, "columns": moments.n}
+    _print(content, f"{moments.rows:,} rows x {moments.n:,} columns in {output}", as_json=as_json)
+
+
+@cli.command()
+@click.argument("path")
+@json_option
+def inspect(path: str, as_json: bool) -> None:
+    """Say what is in a matrix, an archive of moments, an unfinished scan, or a result.
+
+    Example: rgcss inspect moments.zarr
+    """
+    from rgcss_dask.inspection import describe
+
+    content = describe(path)
+    _print(content, "\n".join(f"{key:12s} {value}" for key, value in content.items()), as_json=as_json)
+
+
+@cli.command()
+@click.argument("result")
+@click.option("-o", "--output", required=True, help="The HTML file to write.")
+@click.option("--image-shape", type=ImageShape(), help="The columns are pixels of images of this shape.")
+@click.option("--rows", help="A matrix from which to show a few rows beside their reconstructions.")
+@json_option
+def report(result: str, output: str, image_shape: tuple[int, int] | None, rows: str | None, as_json: bool) -> None:
+    """Write one self-contained HTML page about a result.
+
+    Example: rgcss report result.json -o report.html --image-shape 28x28 --rows data.zarr
+    """
+    from rgcss_dask.report import write_report
+    from rgcss_dask.result import load_result
+
+    write_report(load_result(result), output, image_shape=image_shape, rows=rows)
+    _print({"output": output}, f"Report in {output}", as_json=as_json)
+
+
+@cli.command()
+@click.argument("jobs", type=click.Path())
+@click.option("--only", metavar="I/N", help="Do the I-th of N equal shares of the jobs, counted from 1.")
+@click.option("--summary", help="Where to write the summary (default: summary.json beside JOBS).")
+@cluster_options
+@json_option
+def batch(
+    jobs: str,
+    only: str | None,
+    summary: str | None,
+    scheduler: str | None,
+    scheduler_file: str | None,
+    workers: int | None,
+    as_json: bool,
+) -> int:
+    """Do many archives, each with its options; a rerun does what is missing or failed.
+
+    Example: rgcss batch jobs.toml --only 3/10
+    """
+    from rgcss_dask.batch import run_batch, table
+
+    with _cluster(scheduler, scheduler_file, workers):
+        done = run_batch(jobs, only=only, summary=summary, say=say)
+    _print(done, table(done), as_json=as_json)
+    return 1 if any(job["status"] == "failed" for job in done["jobs"]) else 0
+
+
+@cli.command()
+@click.option("--rows", type=click.IntRange(1000), default=300_000, show_default=True, help="Rows of the archive.")
+@click.option("-k", type=click.IntRange(1, 784), default=64, show_default=True, help="How many pixels to pick.")
+@click.option("--folder", default="rgcss-demo", show_default=True, help="Where to put everything.")
+@json_option
+def demo(rows: int, k: int, folder: str, as_json: bool) -> None:
+    """Make a tall archive of handwritten digits and find the pixels that carry the rest.
+
+    Takes about a minute. Example: rgcss demo --rows 1000000
+    """
+    from rgcss_dask.demo import run_demo
+
+    content = run_demo(Path(folder), rows=rows, k=k, say=say)
+    _print(content, content["words"], as_json=as_json)

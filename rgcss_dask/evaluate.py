@@ -40,12 +40,16 @@ def weights(G: ArrayLike, columns: ArrayLike, lam: float) -> Array:
 
     Directions that a Gram cannot tell from rounding get no weight, as in a pseudo-inverse.
     """
-    G, S = _gram(G), np.asarray(columns, dtype=np.intp)
+    S = np.asarray(columns, dtype=np.intp)
+    return weights_from_rows(_gram(G)[S], S, lam)
+
+
+def weights_from_rows(GS: Array, S: Index, lam: float) -> Array:
+    """Return the same from the picked rows of the Gram alone, (k, n)."""
     checked_lambda(lam)
-    GS = G[S]
     values, Q = scipy.linalg.eigh(GS[:, S])
     values = np.maximum(values, 0.0) + lam
-    keep = values > len(G) * EPS * values.max(initial=0.0)
+    keep = values > GS.shape[1] * EPS * values.max(initial=0.0)
     Q = Q[:, keep]
     return np.asarray(Q @ ((Q.T @ GS) / values[keep, None]))
 
@@ -63,9 +67,12 @@ def loss_on(B: ArrayLike, W: Array, columns: ArrayLike, objective: str = "unsele
 def column_losses(B: ArrayLike, W: Array, columns: ArrayLike) -> Array:
     """Return the squared error of every column on data with Gram B, (n,)."""
     B, S = _gram(B), np.asarray(columns, dtype=np.intp)
-    BS = B[S]
-    errors = np.diagonal(B) - np.einsum("ij,ij->j", W, 2.0 * BS - BS[:, S] @ W)
-    return np.maximum(errors, 0.0)
+    return column_losses_from_rows(np.diagonal(B), B[S], W, S)
+
+
+def column_losses_from_rows(diagonal: Array, BS: Array, W: Array, S: Index) -> Array:
+    """Return the same from the diagonal and the picked rows of the Gram alone."""
+    return np.maximum(diagonal - np.einsum("ij,ij->j", W, 2.0 * BS - BS[:, S] @ W), 0.0)
 
 
 def prefix_losses(

@@ -57,8 +57,11 @@ class Base(Protocol):
     def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
         """Recompute the sums over the masked columns for H = G - Y'Y and R = H - lam W'W."""
 
+    def rows(self, picks: NDArray[np.intp]) -> Array:
+        """Return the picked rows of G in the units of the data, (k, n)."""
+
     def spectrum(self) -> Array:
-        """Return the eigenvalues of G, largest first, none negative."""
+        """Return the eigenvalues of G in the units of the data, largest first, none negative."""
 
 
 class Gram:
@@ -111,6 +114,9 @@ class Gram:
                 fresh.diag_h += part.diag_h
                 fresh.diag_r += part.diag_r
         return fresh
+
+    def rows(self, picks: NDArray[np.intp]) -> Array:
+        return self._G[picks] * self.unit
 
     def spectrum(self) -> Array:
         return np.maximum(scipy.linalg.eigvalsh(self._G)[::-1], 0.0) * self.unit
@@ -166,6 +172,9 @@ class Factor:
         eta = np.einsum("ij,ij->j", E, (counted @ F.T) @ E)
         rho = np.einsum("ij,ij->j", E, (counted @ E.T) @ E)
         return Sums(eta, rho, np.einsum("ij,ij->j", F, E), np.einsum("ij,ij->j", E, E))
+
+    def rows(self, picks: NDArray[np.intp]) -> Array:
+        return (self._F[:, picks].T @ self._F) * self.unit
 
     def spectrum(self) -> Array:
         values = np.linalg.svd(self._F, compute_uv=False) ** 2 * self.unit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask import evaluate
 from rgcss_dask.files import Folder, is_url
+from rgcss_dask.gram import Base, Factor, Gram
 from rgcss_dask.moments import Moments
 from rgcss_dask.selection import Selection
 
@@ -47,6 +48,24 @@ class Trust:
     expected: float  # the same for columns picked at random
     resamples: int
     words: str
+
+
+@dataclass(frozen=True, eq=False)
+class Wide:
+    """A block with fewer rows than columns, prepared, and what moments would say of it."""
+
+    factor: Factor
+    rows: int
+    mean: Array  # (n,)
+    spread: Array  # (n,)
+    mu: Array  # (n,) what was subtracted
+    sigma: Array  # (n,) what was divided by
+    names: tuple[str, ...] | None = None
+
+    @property
+    def weight(self) -> float:
+        """Each row counts once."""
+        return float(self.rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,32 +124,32 @@ class Result:
 
 
 def make_result(
-    moments: Moments,
+    source: Moments | Wide,
     picked: Selection,
     *,
     provenance: dict[str, Any] | None = None,
     tuning: Tuning | None = None,
     trust: Trust | None = None,
 ) -> Result:
-    """Work out everything about a selection that a report shows. One eigenvalue decomposition, O(n^3)."""
-    G = picked.prepare(moments)
-    spectrum = np.maximum(np.linalg.eigvalsh(G)[::-1], 0.0)
-    W = evaluate.weights(G, picked.columns, picked.lam)
+    """Work out everything about a selection that a report shows. One eigenvalue decomposition, O(n^3) or O(m^2 n)."""
+    base: Base = source.factor if isinstance(source, Wide) else Gram(picked.prepare(source))
+    spectrum, GS = base.spectrum(), base.rows(picked.columns)
+    diagonal = base.diagonal * base.unit
+    W = evaluate.weights_from_rows(GS, picked.columns, picked.lam)
     bounds = evaluate.bounds(spectrum, picked.k, picked.lam, picked.objective)
-    chosen = Selection(**{**_shallow(picked), "bound": bounds.tight})
     return Result(
-        chosen,
-        moments.rows,
-        moments.weight,
-        moments.names,
-        moments.mean,
-        moments.spread,
+        replace(picked, bound=bounds.tight),
+        source.rows,
+        float(source.weight),
+        source.names,
+        source.mean,
+        source.spread,
         W,
-        np.diagonal(G).copy(),
-        evaluate.column_losses(G, W, picked.columns),
+        diagonal,
+        evaluate.column_losses_from_rows(diagonal, GS, W, picked.columns),
         spectrum,
         bounds.paper,
-        evaluate.condition(G, picked.columns) if picked.k else evaluate.Condition(1.0, resolved=True),
+        evaluate.condition(GS[:, picked.columns], np.arange(picked.k)) if picked.k else evaluate.Condition(1.0, True),
         provenance or {},
         tuning,
         trust,
@@ -175,10 +194,6 @@ def _result(content: dict[str, Any]) -> Result:
 def _tupled(content: dict[str, Any]) -> dict[str, Any]:
     names = content["names"]
     return {**content, "names": None if names is None else tuple(names)}
-
-
-def _shallow(picked: Selection) -> dict[str, Any]:
-    return {field.name: getattr(picked, field.name) for field in fields(picked)}
 
 
 def _place(path: str | Path) -> tuple[Folder, str]:

@@ -1,0 +1,198 @@
+"""Many archives, each with its options: one failing job does not stop the others, a rerun does what is missing."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rgcss_dask.files import Folder, is_url
+from rgcss_dask.one_pass import scan
+from rgcss_dask.report import write_report
+from rgcss_dask.result import load_result, save_result
+from rgcss_dask.sources import open_source
+from rgcss_dask.workflow import Question, answer, open_moments
+
+Say = Callable[[str], None]
+
+SCAN = ("folds", "groups", "nan", "missing", "precision", "memory", "seed")
+ASK = ("k", "lam", "lams", "choose_k", "one_se", "objective", "center", "scale", "include", "exclude", "refine")
+OUT = ("moments", "result", "report")
+SHOW = ("image_shape",)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One archive, what to do with it, and where the results go."""
+
+    data: str
+    options: dict[str, Any]
+    moments: str
+    result: str
+    report: str | None
+
+    @property
+    def fingerprint(self) -> str:
+        """Identify data and options, so that a change of either is done again."""
+        source = open_source(self.data)
+        stamps = source.stamps(source.cuts[[0, -1]])
+        content = json.dumps([self.data, list(source.shape), stamps, self.options], sort_keys=True)
+        return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+
+
+def run_batch(
+    jobs: str | Path, *, only: str | None = None, summary: str | None = None, say: Say = print
+) -> dict[str, Any]:
+    """Do the jobs of a TOML file and return, and write, a summary of them.
+
+    The file has a table ``[defaults]`` and tables ``[[jobs]]``; a job's own options come before the defaults.
+    ``data`` is an archive or a pattern; ``moments``, ``result`` and ``report`` say where to write, with {stem} for the
+    archive's name; the other options are those of `scan` and of `workflow.Question`.
+    """
+    path = Path(jobs)
+    every = read_jobs(path)
+    share = _share(only, len(every))
+    done = []
+    for number in share:
+        state = _run(every[number])
+        done.append({"number": number + 1, **state})
+        say(f"{number + 1}/{len(every)} {state['status']:8s} {state['data']}: {state['words']}")
+    content = {"file": str(path), "only": only, "jobs": done}
+    _write_summary(summary or str(path.with_name(_summary_name(only))), content)
+    return content
+
+
+def read_jobs(path: Path) -> list[Job]:
+    """Read the list of jobs, patterns resolved, in a fixed order."""
+    try:
+        content = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not valid TOML: {error}.") from None
+    tables = content.get("jobs", [])
+    if not isinstance(tables, list) or not tables:
+        raise ValueError(f'{path} must have at least one table [[jobs]] with data = "archive.zarr".')
+    _check_names(path, content, tables)
+    found = [job for table in tables for job in _jobs({**content.get("defaults", {}), **table}, path.parent)]
+    for where in ("result", "moments"):
+        places = [getattr(job, where) for job in found]
+        twice = next((place for place in places if places.count(place) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two jobs of {path} would write {twice}; use {{stem}} in {where} to tell them apart.")
+    return found
+
+
+def _check_names(path: Path, content: dict[str, Any], tables: list[dict[str, Any]]) -> None:
+    known = {"data", *SCAN, *ASK, *OUT, *SHOW}
+    for table in [content.get("defaults", {}), *tables]:
+        for name in table:
+            if name not in known:
+                raise ValueError(
+                    f"{path} has an option {name!r} that is not known; there are {', '.join(sorted(known))}."
+                )
+    for name in content:
+        if name not in ("defaults", "jobs"):
+            raise ValueError(f"{path} has a table [{name}]; there are [defaults] and [[jobs]].")
+    if any("data" not in table for table in tables):
+        raise ValueError(f'every table [[jobs]] of {path} must have data = "archive.zarr" or a pattern.')
+
+
+def _jobs(table: dict[str, Any], folder: Path) -> list[Job]:
+    pattern = str(table.pop("data"))
+    where = pattern if is_url(pattern) else str(folder / pattern)
+    found = sorted(glob.glob(where)) if "*" in pattern and not is_url(pattern) else [where]
+    if not found:
+        raise FileNotFoundError(f"no archive matches {where}.")
+    options = {name: value for name, value in table.items() if name not in OUT}
+    return [Job(data, options, *_places(data, table, folder)) for data in found]
+
+
+def _places(data: str, table: dict[str, Any], folder: Path) -> tuple[str, str, str | None]:
+    stem = Path(data.rstrip("/")).stem
+
+    def place(template: str) -> str:
+        name = template.format(stem=stem)
+        return name if is_url(name) else str(folder / name)
+
+    report = table.get("report", "{stem}.html")
+    return (
+        place(table.get("moments", "{stem}.moments.zarr")),
+        place(table.get("result", "{stem}.json")),
+        place(report) if report else None,
+    )
+
+
+def _run(job: Job) -> dict[str, Any]:
+    """Do one job; whatever goes wrong becomes its reason."""
+    began = time.perf_counter()
+    state = {"data": job.data, "result": job.result, "report": job.report}
+    try:
+        fingerprint = job.fingerprint
+        status, words = "kept", _done_before(job, fingerprint)
+        if words is None:
+            status, words = "done", _work(job, fingerprint)
+    except Exception as error:
+        status, words = "failed", " ".join(str(error).split()) or type(error).__name__
+    return {**state, "status": status, "words": words, "seconds": round(time.perf_counter() - began, 3)}
+
+
+def _done_before(job: Job, fingerprint: str) -> str | None:
+    try:
+        result = load_result(job.result)
+    except (OSError, ValueError):
+        return None
+    missing_report = job.report is not None and not is_url(job.report) and not Path(job.report).exists()
+    return None if missing_report or result.provenance.get("job") != fingerprint else result.sentence
+
+
+def _work(job: Job, fingerprint: str) -> str:
+    for place in (job.moments, job.result, job.report):
+        if place is not None and not is_url(place):
+            Path(place).parent.mkdir(parents=True, exist_ok=True)
+    question = Question(**{name: _hashable(job.options[name]) for name in ASK if name in job.options})
+    options = {name: job.options[name] for name in SCAN if name in job.options}
+    moments = scan(job.data, archive=job.moments, progress=False, **options)
+    _, provenance = open_moments(job.moments, question)
+    result = answer(moments, question, {**provenance, "job": fingerprint}, say=lambda message: None)
+    if job.report is not None:
+        shape = job.options.get("image_shape")
+        write_report(result, job.report, image_shape=shape and (int(shape[0]), int(shape[1])), rows=job.data)
+    save_result(result, job.result)  # last: a job with a result is done
+    return result.sentence
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _share(only: str | None, count: int) -> range:
+    """Return which jobs are in the I-th of N shares: every N-th one, so that shares take about as long."""
+    if only is None:
+        return range(count)
+    first, _, parts = only.partition("/")
+    if not (first.isdigit() and parts.isdigit() and 1 <= int(first) <= int(parts)):
+        raise ValueError(f"--only must be I/N with I from 1 to N, such as 3/10; got {only!r}.")
+    return range(int(first) - 1, count, int(parts))
+
+
+def _summary_name(only: str | None) -> str:
+    return "summary.json" if only is None else f"summary-{only.replace('/', '-of-')}.json"
+
+
+def _write_summary(path: str, content: dict[str, Any]) -> None:
+    folder, _, name = (path if is_url(path) else str(Path(path).absolute())).rpartition("/")
+    Folder(folder).write(name, json.dumps(content, indent=1).encode())
+
+
+def table(content: dict[str, Any]) -> str:
+    """Write a summary as lines for people."""
+    jobs = content["jobs"]
+    counts = {status: sum(job["status"] == status for job in jobs) for status in ("done", "kept", "failed")}
+    lines = [f"{job['status']:8s} {job['seconds']:8.1f} s  {job['data']}: {job['words']}" for job in jobs]
+    kept = f", {counts['kept']} done before" if counts["kept"] else ""
+    return "\n".join([*lines, f"{counts['done']} done{kept}, {counts['failed']} failed."])

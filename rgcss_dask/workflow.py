@@ -1,0 +1,177 @@
+"""From an archive to an answer: what the command line, the demo and batch jobs do, as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask import archive as archives
+from rgcss_dask.budget import default_budget, parse_memory
+from rgcss_dask.gram import Factor
+from rgcss_dask.greedy import select
+from rgcss_dask.moments import CONSTANT, Moments
+from rgcss_dask.one_pass import scan
+from rgcss_dask.plan import size
+from rgcss_dask.result import Result, Trust, Tuning, Wide, make_result
+from rgcss_dask.selection import Selection
+from rgcss_dask.source import Source
+from rgcss_dask.sources import open_source
+from rgcss_dask.subsets import Stability, stability
+from rgcss_dask.swaps import refine
+from rgcss_dask.tuning import CrossValidation, cross_validate
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a matrix."""
+
+    k: int = 64
+    lam: float | str | None = None  # a number, "cv", or None: cross-validated if there are folds, else 1
+    lams: tuple[float, ...] | None = None  # the grid to cross-validate over; from the spectrum by default
+    choose_k: bool = False  # cross-validate the number of columns too, up to k
+    one_se: bool = False
+    objective: str = "unselected"
+    center: bool = False
+    scale: float | str | None = None
+    include: tuple[Any, ...] = ()
+    exclude: tuple[Any, ...] = ()
+    refine: bool = False
+
+
+def open_moments(
+    address: str, question: Question, *, folds: int = 0, memory: str | None = None, say: Say = print, **options: Any
+) -> tuple[Moments | Wide, dict[str, Any]]:
+    """Load an archive of moments, or make moments of a matrix; with fewer rows than columns, take it whole."""
+    folder = archives.folder_of(address, options.get("storage_options"))
+    if is_archive(address, options.get("storage_options")):
+        moments, record = archives.read(folder)
+        return moments, {"moments": folder.address, **record.source, "history": record.history}
+    source = open_source(address, storage_options=options.get("storage_options"))
+    provenance = {"address": source.address, "shape": list(source.shape), "dtype": str(source.dtype)}
+    budget = default_budget() if memory is None else parse_memory(memory)
+    m, n = source.shape
+    if m < n and 4 * m * n * 8 <= budget and not folds:
+        say(f"{m:,} rows are fewer than {n:,} columns: working on the rows themselves ({size(m * n * 8)}).")
+        return wide(source, question), provenance
+    say(f"{address} holds rows, not moments; reading it once. `rgcss scan` keeps what is found for the next time.")
+    return scan(source, folds=folds or None, memory=memory, **options), provenance
+
+
+def is_archive(address: str, storage_options: dict[str, Any] | None = None) -> bool:
+    """Tell an archive of moments from a matrix."""
+    try:
+        return archives.read_record(archives.folder_of(address, storage_options)) is not None
+    except (OSError, ImportError):
+        return False
+
+
+def wide(source: Source, question: Question) -> Wide:
+    """Read a block with fewer rows than columns and prepare it."""
+    X = source.read(0, source.shape[0]).astype(np.float64)
+    if not np.all(np.isfinite(X)):
+        row, column = (int(i) for i in np.argwhere(~np.isfinite(X))[0])
+        raise ValueError(
+            f"values must be finite; row {row}, column {column} of {source.address} holds {X[row, column]}."
+        )
+    mean, spread = X.mean(axis=0), X.std(axis=0)
+    constant = spread <= CONSTANT * np.abs(mean)
+    mu = mean if question.center else np.zeros_like(mean)
+    sigma = _sigma(question.scale, spread, constant)
+    X = (X - mu) / sigma
+    if question.center:
+        X[:, constant] = 0.0
+    return Wide(Factor(X), len(X), mean, spread, mu, sigma, source.names)
+
+
+def _sigma(scale: float | str | None, spread: NDArray[np.float64], constant: NDArray[np.bool_]) -> NDArray[np.float64]:
+    if scale == "std":
+        return np.where(constant, 1.0, spread)
+    return np.full_like(spread, 1.0 if scale is None else float(scale))
+
+
+def answer(source: Moments | Wide, question: Question, provenance: dict[str, Any], say: Say = print) -> Result:
+    """Select as asked, and work out all that a report shows."""
+    question = _sensible(source, question, say)
+    tuned = None
+    if question.lam == "cv":
+        if isinstance(source, Wide):
+            raise ValueError("cross-validation needs folds; scan the matrix with --folds 5 first.")
+        tuned = _tune(source, question)
+        picked = tuned.selection
+        say(str(tuned).rsplit("\n", 1)[0])
+    else:
+        picked = _select(source, question)
+    if question.refine and isinstance(source, Moments):
+        better = refine(picked, source, include=question.include, exclude=question.exclude)
+        say(str(better))
+        picked = better.selection
+    trust = None
+    if isinstance(source, Moments) and source.groups and picked.k:
+        trust = _trust(stability(source, picked.k, lam=picked.lam, **_options(question)))
+        say(trust.words)
+    asked = {name: value for name, value in asdict(question).items() if value not in (None, (), False)}
+    return make_result(
+        source,
+        picked,
+        provenance={**provenance, "asked": asked},
+        tuning=None if tuned is None else _tuning(tuned),
+        trust=trust,
+    )
+
+
+def _sensible(source: Moments | Wide, question: Question, say: Say) -> Question:
+    """Fill in what was left open, and say so."""
+    n = source.factor.n if isinstance(source, Wide) else source.n
+    most = n - len(question.exclude)
+    if question.k > most:
+        say(f"k = {question.k} is more than the {most} columns that may be picked; taking {most}.")
+        question = replace(question, k=most)
+    if question.lam is None:
+        if isinstance(source, Moments) and source.folds:
+            return replace(question, lam="cv")
+        say("lambda = 1, because there are no folds to choose it by; `rgcss scan --folds 5` keeps them.")
+        return replace(question, lam=1.0)
+    return question
+
+
+def _options(question: Question) -> dict[str, Any]:
+    names = ("objective", "include", "exclude", "center", "scale")
+    return {name: getattr(question, name) for name in names}
+
+
+def _tune(moments: Moments, question: Question) -> CrossValidation:
+    return cross_validate(
+        moments,
+        question.k,
+        lams=question.lams,
+        one_se=question.one_se,
+        fixed_k=not question.choose_k,
+        **_options(question),
+    )
+
+
+def _select(source: Moments | Wide, question: Question) -> Selection:
+    lam = float(question.lam or 0.0)
+    if isinstance(source, Moments):
+        return select(source, question.k, lam=lam, **_options(question))
+    index = {name: i for i, name in enumerate(source.names or ())}
+    include, exclude = ([index.get(c, c) for c in given] for given in (question.include, question.exclude))
+    picked = select(source.factor, question.k, lam=lam, objective=question.objective, include=include, exclude=exclude)
+    names = None if source.names is None else tuple(source.names[i] for i in picked.columns)
+    return replace(picked, names=names, mu=source.mu, sigma=source.sigma)
+
+
+def _tuning(tuned: CrossValidation) -> Tuning:
+    norm = float(tuned.start.sum() / tuned.weight.sum())
+    unit = norm if norm > 0 else 1.0
+    return Tuning(tuned.lams, tuned.mean / unit, tuned.error / unit, len(tuned.start), tuned.lam, tuned.k, str(tuned))
+
+
+def _trust(found: Stability) -> Trust:
+    return Trust(found.frequency, found.jaccard, found.expected, len(found.picks), str(found))
