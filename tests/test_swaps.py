@@ -1,0 +1,177 @@
+"""Swap refinement against brute force: the score of every swap, the end of the search, and exhaustive search."""
+
+import pickle
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rgcss_dask as rg
+from rgcss_dask.gram import Gram
+from rgcss_dask.moments import Moments
+from rgcss_dask.swaps import swap_losses
+from rgcss_dask.workers import Workers
+
+OBJECTIVES = ["unselected", "all"]
+
+
+def factor_model(seed):
+    """A few hidden causes in more columns, and k: where the greedy way is seldom the best."""
+    rng = np.random.default_rng(seed)
+    n, k = int(rng.integers(8, 13)), int(rng.integers(3, 6))
+    A = rng.standard_normal((40, k)) @ rng.standard_normal((k, n)) + 0.3 * rng.standard_normal((40, n))
+    return A, k, [0.0, 0.1, 1.0, 10.0][seed % 4], OBJECTIVES[seed // 4 % 2]
+
+
+def smallest_loss(A, k, lam, objective):
+    """The loss of the best of all subsets, from the Gram and one solve each."""
+    G = A.T @ A
+    best = np.inf
+    for S in map(list, combinations(range(len(G)), k)):
+        W = np.linalg.solve(G[np.ix_(S, S)] + lam * np.eye(k), G[S])
+        errors = np.diagonal(G) - np.einsum("ij,ij->j", W, 2 * G[S] - G[np.ix_(S, S)] @ W)
+        best = min(best, errors.sum() - (errors[S].sum() if objective == "unselected" else 0.0))
+    return best
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("lam", [0.0, 0.1, 1.0, 30.0])
+@pytest.mark.parametrize("unit", [1.0, 1e-120, 1e120])
+def test_every_swap_is_scored_with_its_loss(objective, lam, unit):
+    A = factor_model(1)[0]
+    lam, picked = lam * unit, rg.select(A.T @ A, 4, lam=lam, objective=objective).columns
+    with Workers() as workers:
+        table = swap_losses(Gram(unit * (A.T @ A)), picked, lam, objective, workers)
+    for a in range(4):
+        for j in range(A.shape[1]):
+            swapped = [j if i == a else c for i, c in enumerate(picked)]
+            want = np.inf if j in picked else unit * oracle.loss(A, swapped, lam / unit, objective)
+            assert table[a, j] == pytest.approx(want, rel=1e-10)
+
+
+def test_refinement_finds_the_best_subset_far_more_often_than_the_greedy():
+    """The figures in the docstring of refine."""
+    found = {"greedy": 0, "refined": 0}
+    for seed in range(100):
+        A, k, lam, objective = factor_model(seed)
+        best = smallest_loss(A, k, lam, objective) * (1 + 1e-9)
+        picked = rg.select(A.T @ A, k, lam=lam, objective=objective)
+        refined = rg.refine(picked, A.T @ A)
+        found["greedy"] += oracle.loss(A, picked.columns, lam, objective) <= best
+        found["refined"] += oracle.loss(A, refined.selection.columns, lam, objective) <= best
+    assert found == {"greedy": 19, "refined": 87}
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([0.0, 1e-8, 0.1, 1.0, 1e3]),
+    st.sampled_from(OBJECTIVES),
+    st.sampled_from(["plain", "dependent", "twins", "zeros", "decades"]),
+)
+def test_never_worse_than_the_greedy_and_no_swap_is_left(seed, lam, objective, kind):
+    A, k = rows_of(seed, kind)
+    G = A.T @ A
+    free = np.flatnonzero(np.diagonal(G) > 0)
+    # Any subset may be refined, not only one the greedy chose; so the picks may depend on each other.
+    picked = rg.select(G, k, lam=max(lam, 1e-6), objective=objective, include=free[: min(k, 2)])
+    picked = replace(picked, lam=lam)
+    refined = rg.refine(picked, G)
+    tol = 1e-9 * refined.before + 1e-11 * np.trace(G)
+    now = oracle.loss(A, refined.selection.columns, lam, objective)
+    assert refined.after <= refined.before
+    assert now <= oracle.loss(A, picked.columns, lam, objective) + tol
+    assert refined.after == pytest.approx(now, abs=tol)
+    assert len(set(refined.selection.columns)) == picked.k
+    if refined.settled and kind == "plain":
+        columns = list(refined.selection.columns)
+        for a in range(picked.k):
+            for j in set(range(A.shape[1])) - set(columns):
+                swapped = [*columns[:a], j, *columns[a + 1 :]]
+                assert oracle.loss(A, swapped, lam, objective) >= now * (1 - 1e-9) - tol
+
+
+def rows_of(seed, kind):
+    A, k, _, _ = factor_model(seed)
+    n = A.shape[1]
+    if kind == "dependent":
+        A = A @ np.diag(np.arange(n) % 3 > 0) + A[:, :1]
+    elif kind == "twins":
+        A[:, 1] = A[:, 0]
+    elif kind == "zeros":
+        A[:, 1:3] = 0.0
+    elif kind == "decades":
+        A = A * np.geomspace(1.0, 1e-5, n)
+    return A, k
+
+
+def test_a_refined_selection_is_a_selection():
+    A, k, lam, _ = factor_model(2)
+    moments = Moments.of(A + 3.0, names=[f"x{j}" for j in range(A.shape[1])])
+    picked = rg.select(moments, k, lam=lam, center=True, scale="std", bound=True)
+    result = rg.refine(picked, moments)
+    refined = result.selection
+    assert result.swaps > 0
+    assert refined.names == tuple(f"x{j}" for j in refined.columns)
+    prepared = (A - A.mean(axis=0)) / A.std(axis=0)
+    for t in range(k):
+        assert refined.loss[t] == pytest.approx(oracle.loss(prepared, refined.columns[: t + 1], lam))
+    assert refined.loss[-1] == pytest.approx(result.after)
+    assert refined.loss[-1] < picked.loss[-1]
+    assert np.all(refined.bound <= refined.loss * (1 + 1e-9))
+    assert refined.weights(moments).shape == (k, A.shape[1])
+    assert str(pickle.loads(pickle.dumps(result))) == str(result)
+
+
+def test_included_columns_stay_and_excluded_ones_stay_out():
+    A, k, lam, objective = factor_model(2)
+    G = A.T @ A
+    worst = min(range(len(G)), key=lambda j: G[j, j])
+    free = rg.refine(rg.select(G, k, lam=lam, objective=objective, include=[worst]), G)
+    assert worst not in free.selection.columns
+    never = [int(j) for j in free.selection.columns if j != worst][:1]
+    picked = rg.select(G, k, lam=lam, objective=objective, include=[worst], exclude=never)
+    kept = rg.refine(picked, G, include=[worst], exclude=never).selection.columns
+    assert kept[0] == worst
+    assert never[0] not in kept
+
+
+def test_sweeps_are_bounded_and_the_words_say_how_it_ended():
+    A, k, lam, objective = factor_model(6)
+    bad = rg.select(A.T @ A, k, lam=lam, objective=objective, include=np.argsort(np.sum(A**2, axis=0))[:k])
+    short = rg.refine(bad, A.T @ A, sweeps=1)
+    assert (short.sweeps, short.settled) == (1, False)
+    assert "more may be gained after 1 sweeps" in str(short)
+    full = rg.refine(bad, A.T @ A)
+    assert full.settled
+    assert full.after <= short.after
+    assert f"{full.swaps} swaps lowered the loss by" in str(full)
+    assert "no further swap lowers it" in str(full)
+    again = rg.refine(full.selection, A.T @ A)
+    assert (again.swaps, again.sweeps) == (0, 1)
+    assert again.selection is full.selection
+    assert str(again) == "No swap of one picked column for another lowers the loss."
+
+
+def test_nothing_to_explain_and_nothing_to_swap():
+    nothing = rg.refine(rg.select(np.zeros((4, 4)), 2), np.zeros((4, 4)))
+    assert (nothing.swaps, nothing.after, nothing.settled) == (0, 0.0, True)
+    every = rg.refine(rg.select(np.diag([1.0, 2.0]), 2, objective="all"), np.diag([1.0, 2.0]))
+    assert (every.swaps, every.settled) == (0, True)
+
+
+def test_bad_input_says_the_rule_and_the_value():
+    G = np.diag([3.0, 2.0, 1.0])
+    picked = rg.select(G, 2)
+    for source, options, message in [
+        (G, {"sweeps": 0}, "sweeps must be a whole number, 1 or more; got 0"),
+        (np.eye(4), {}, "the columns that were selected from: 3 of them; got 4"),
+        (G, {"include": [2]}, "a column to keep must have been picked; column 2 was not"),
+        (G, {"exclude": [3]}, "between 0 and 2; got 3"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            rg.refine(picked, source, **options)
