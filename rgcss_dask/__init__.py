@@ -12,8 +12,10 @@ __version__ = "0.1.0"
 _HOME = {
     "CrossValidation": "tuning",
     "Factor": "gram",
+    "GCSS": "estimator",
     "Moments": "moments",
     "Progress": "progress",
+    "RGCSS": "estimator",
     "Refinement": "swaps",
     "Selection": "selection",
     "Stability": "subsets",
@@ -32,6 +34,7 @@ _HOME = {
     "select": "greedy",
     "stability": "subsets",
     "stability_under_noise": "subsets",
+    "write_report": "report",
 }
 
 __all__ = sorted(_HOME)
