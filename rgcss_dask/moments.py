@@ -407,7 +407,7 @@ class NotFiniteError(ValueError):
     def __init__(self, row: int, column: int, value: float, where: str = "") -> None:
         super().__init__(
             f"values must be finite; row {row}, column {column} {f'of {where} ' if where else ''}holds {value}. "
-            "Scan with nan='drop' or nan='mean' to leave gaps out or to fill them."
+            "Use nan='drop' or nan='mean' to leave out rows with NaN or to fill it."
         )
         self.row, self.column, self.value, self.where = row, column, value, where
 

@@ -1,0 +1,506 @@
+"""The scikit-learn and dask-ml face: validates, calls the functions of the package, stores what they return."""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.feature_selection import SelectorMixin
+from sklearn.model_selection import check_cv
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from rgcss_dask import evaluate, lazy
+from rgcss_dask.batches import held_out_rows, moments_in_folds, parts_of, with_batch
+from rgcss_dask.gram import Base, Factor, Gram
+from rgcss_dask.greedy import select
+from rgcss_dask.moments import Moments, checked_weights
+from rgcss_dask.one_pass import scan
+from rgcss_dask.parts import Parts
+from rgcss_dask.plan import Options
+from rgcss_dask.rebuild import Rebuild, Take
+from rgcss_dask.selection import Selection
+from rgcss_dask.source import FrameSource, Source, dense
+from rgcss_dask.sources import open_source
+from rgcss_dask.swaps import refine
+from rgcss_dask.tuning import CrossValidation, cross_validate, leave_one_out
+from rgcss_dask.wide import Rows, select_from_rows
+
+Array = NDArray[np.float64]
+
+DEFAULT_COLUMNS = 10
+DEFAULT_FOLDS = 5
+TRIED_COLUMNS = 64  # at most, where their number is chosen by cross-validation
+
+
+class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
+    """Pick the columns from which all others are best rebuilt, by regularised greedy column subset selection.
+
+    ``fit`` reads the rows once, whatever holds them, and needs memory for n x n numbers; with fewer rows than columns
+    in memory it works on the rows themselves. ``transform`` keeps the picked columns, ``inverse_transform`` rebuilds
+    all columns from them. Dask collections stay lazy in both.
+
+    Parameters
+    ----------
+    n_features_to_select : int, ``"cv"`` or None, default=None
+        How many columns; None is the smaller of 10 and the number of columns. ``"cv"`` takes the fewest, up to 64,
+        within a standard error of the smallest loss on held-out rows.
+    lam : float or ``"cv"``, default=1.0
+        The paper's lambda, on the prepared Gram. ``"cv"`` takes the one with the smallest loss on held-out rows.
+    objective : {"unselected", "all"}, default="unselected"
+        Whether the loss counts the columns that were not picked, or all of them.
+    center : bool or array of shape (n_features,), default=False
+        Subtract the column means, or these values, first.
+    scale : None, "std", float or array of shape (n_features,), default=None
+        Divide by the standard deviations, or by these values, first. ``center=True, scale="std"`` is what
+        `StandardScaler` does, without its pass over the data.
+    nan : {"raise", "drop", "mean"}, default="raise"
+        A value that is not finite is an error; or rows with NaN do not count in ``fit``; or NaN is taken as the mean
+        of its column, in ``transform`` too.
+    include, exclude : sequence of column indices or names, default=None
+        Columns that are picked first, and columns that are never picked.
+    cv : int, splitter or iterable of (train, test), default=None
+        Folds kept apart in the pass, 5 when something is tuned; with a number, rows fall into folds by a hash of
+        theirs. Splitters of scikit-learn need the rows in memory, and must hold out each row once.
+    refine : bool, default=False
+        Exchange picked columns for others, after the greedy selection, while that lowers the loss.
+    where : None or "client", default=None
+        Where the selection runs: in this process.
+
+    Attributes
+    ----------
+    selected_ : ndarray of shape (k,)
+        Picked columns in the order they were picked.
+    support_ : ndarray of bool of shape (n_features,)
+        Whether a column was picked.
+    ranking_ : ndarray of int of shape (n_features,)
+        Place in the order of picking, from 1; k + 1 for the columns that were not picked.
+    loss_path_ : ndarray of shape (k,)
+        The objective after each pick.
+    bound_path_ : ndarray of shape (k,)
+        No 1, 2, ..., k columns can have a lower loss than this. Computed when first asked for, O(n^3).
+    coef_ : ndarray of shape (k, n_features)
+        Weights that rebuild all prepared columns; rows in pick order.
+    lam_ : float
+        The lambda used.
+    moments_ : Moments
+        What the pass made of the rows; `select`, `cross_validate` and others work on it without another pass.
+    selection_ : Selection
+        The result as the functions of the package return it.
+    cv_results_ : CrossValidation
+        The losses on held-out rows, where something was tuned.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Where the columns have names.
+
+    See Also
+    --------
+    GCSS : the same without regularisation.
+
+    Notes
+    -----
+    Time O(m n^2) for the pass and O(k n^2) for the selection. ``transform`` returns the picked columns in the order
+    they have in the data, as other selectors of scikit-learn do; ``selected_`` has the order of picking.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from rgcss_dask import RGCSS
+    >>> X = load_digits().data
+    >>> picked = RGCSS(n_features_to_select=8, center=True).fit(X)
+    >>> picked.transform(X).shape
+    (1797, 8)
+    >>> print(f"{picked.score(X):.2f}")
+    0.62
+    """
+
+    _moments: Moments | None
+    _rows: Rows | None  # of a fit on fewer rows than columns, in place of moments
+    _parts: Parts | None  # of partial_fit, to go on from
+    _bound: Array | None
+    support_: NDArray[np.bool_]
+
+    def __init__(
+        self,
+        n_features_to_select: int | str | None = None,
+        lam: float | str = 1.0,
+        *,
+        objective: str = "unselected",
+        center: bool | ArrayLike = False,
+        scale: float | str | ArrayLike | None = None,
+        nan: str = "raise",
+        include: Sequence[int] | Sequence[str] | None = None,
+        exclude: Sequence[int] | Sequence[str] | None = None,
+        cv: int | None = None,
+        refine: bool = False,
+        where: str | None = None,
+    ) -> None:
+        self.n_features_to_select = n_features_to_select
+        self.lam = lam
+        self.objective = objective
+        self.center = center
+        self.scale = scale
+        self.nan = nan
+        self.include = include
+        self.exclude = exclude
+        self.cv = cv
+        self.refine = refine
+        self.where = where
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Read the rows once and pick columns.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or data frame of shape (n_samples, n_features), or anything `scan` reads: a Dask
+            array or data frame, the path of a Zarr array, a DataArray of Xarray, an AnnData.
+        y : ignored
+        sample_weight : array-like of shape (n_samples,), default=None
+            Non-negative row weights; for Dask arrays also a Dask array.
+        """
+        self._check_parameters()
+        data = self._validated(X, reset=True)
+        if self.n_features_to_select != "cv":
+            self._count(self.n_features_in_)  # refused before the pass
+        if isinstance(data, Source):
+            return self._pick(scan(data, weights=sample_weight, folds=self._folds(), nan=self.nan))
+        weights = None if sample_weight is None else checked_weights(sample_weight, data.shape[0])
+        if self._is_wide(data):
+            return self._pick_from_rows(Rows.of(dense(data), weights, nan=self.nan, names=self._names()))
+        return self._pick(self._moments_of(data, y, weights))
+
+    def fit_moments(self, moments: Moments) -> Self:
+        """Pick columns from moments that were made before, by `scan` or loaded from an archive: no row is read."""
+        self._check_parameters()
+        self._set_columns(moments.n, moments.names)
+        return self._pick(moments)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Add a batch of rows to those seen so far, and pick anew: equal to ``fit`` on all of them.
+
+        Each call makes a selection, O(k n^2); for many small batches add up `Moments` and call ``fit_moments`` once.
+        """
+        self._check_parameters()
+        if lazy.is_stored(X):
+            raise TypeError(
+                f"partial_fit takes a batch of rows in memory; got {type(X).__module__}.{type(X).__qualname__}. "
+                "Use fit, which reads it block by block."
+            )
+        known = hasattr(self, "selection_")
+        batch = dense(self._validated(X, reset=not known))
+        weights = None if sample_weight is None else checked_weights(sample_weight, len(batch))
+        options = Options(folds=self._folds() or 0, nan=self.nan)
+        seen = self._parts if known else None
+        if known and seen is None:
+            seen = parts_of(self.moments_, options)
+        parts = with_batch(seen, batch, weights, options)
+        return self._pick(parts.moments(options, self._names()), parts=parts)
+
+    def transform(self, X: Any) -> Any:
+        """Keep the picked columns, in the order they have in the data.
+
+        Arrays, sparse matrices and data frames give their own kind; Dask collections stay lazy, with their chunks;
+        stored matrices give a Dask array, a DataArray gives a DataArray.
+        """
+        check_is_fitted(self)
+        taker = self._taker()
+        if lazy.is_stored(X):
+            self._refuse_wrapping()
+            return lazy.take(self._same_columns(X), taker)
+        checked = self._validated(X, reset=False)
+        return taker.from_frame(X) if _is_frame(X) else taker(checked)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Rebuild all columns from the picked ones, undoing centring and scaling.
+
+        Picked columns keep their values, unless ``objective="all"``. Dask collections stay lazy.
+        """
+        check_is_fitted(self)
+        model = self._rebuild()
+        names = tuple(str(name) for name in self._names() or range(self.n_features_in_))
+        if lazy.is_stored(X):
+            return lazy.rebuild(self._reduced(X), model, names)
+        if _is_frame(X):
+            self._reduced(X)
+            return type(X)(model(X.to_numpy()), index=X.index, columns=list(names))
+        reduced = np.asarray(dense(X))
+        return model(self._reduced(np.atleast_2d(reduced)))
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the share of the squared norm of X, centred and scaled as in ``fit``, that is explained.
+
+        1 is best. On the data of ``fit`` it is one minus the last loss over the loss before the first pick. What is
+        not in memory is read once.
+        """
+        check_is_fitted(self)
+        model = self._rebuild()
+        if lazy.is_stored(X):
+            self._same_columns(X)
+            B = scan(X, weights=sample_weight, nan=self.nan).gram(model.mu, model.sigma)
+            loss = evaluate.loss_on(B, self.coef_, self.selected_, self.objective)
+            return float(evaluate.explained_share(loss, float(np.trace(B))))
+        rows = Rows.of(dense(self._validated(X, reset=False)), sample_weight, nan=self.nan)
+        loss, start = model.losses(rows.block, rows.weights)
+        return float(evaluate.explained_share(loss, start))
+
+    @property
+    def moments_(self) -> Moments:
+        """What the pass made of the rows; after a fit on fewer rows than columns it is formed when asked for."""
+        check_is_fitted(self)
+        if self._moments is None:
+            assert self._rows is not None  # a fit keeps one or the other
+            self._moments = self._rows.moments()
+        return self._moments
+
+    @property
+    def bound_path_(self) -> Array:
+        """Lower bounds for the loss of any 1, 2, ..., k columns, (k,)."""
+        check_is_fitted(self)
+        if self._bound is None:
+            picked = self.selection_
+            if self._rows is None:
+                base: Base = Gram(picked.prepare(self.moments_))
+            else:
+                model = self._rebuild()
+                base = Factor(self._rows.factor(self.center, model.mu, model.sigma))
+            self._bound = evaluate.bounds(base.spectrum(), picked.k, picked.lam, picked.objective).tight
+        return self._bound
+
+    def __sklearn_tags__(self) -> Tags:
+        """Describe what the estimator takes."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = self.nan != "raise"
+        return tags
+
+    def _get_support_mask(self) -> NDArray[np.bool_]:
+        check_is_fitted(self)
+        return self.support_
+
+    def _pick(self, moments: Moments, parts: Parts | None = None) -> Self:
+        """Select from moments, tuned and refined as asked for, and store the result."""
+        tuned = self._tuned(moments)
+        if tuned is None:
+            picked = select(moments, self._count(moments.n), lam=float(self.lam), **self._how())
+        else:
+            picked, self.cv_results_ = tuned.selection, tuned
+        if self.refine:
+            picked = refine(picked, moments, include=_given(self.include), exclude=_given(self.exclude)).selection
+        self._moments, self._rows, self._parts = moments, None, parts
+        return self._store(picked, picked.weights(moments), moments.mean)
+
+    def _pick_from_rows(self, rows: Rows) -> Self:
+        """Select from fewer rows than columns, and store the result."""
+        how = self._how()
+        picked, weights = select_from_rows(rows, self._count(rows.block.shape[1]), lam=float(self.lam), **how)
+        self._moments, self._rows, self._parts = None, rows, None
+        return self._store(picked, weights, rows.preparation(True, None)[0])
+
+    def _store(self, picked: Selection, weights: Array, mean: Array) -> Self:
+        self.selection_, self.coef_, self._mean, self._bound = picked, weights, mean, None
+        self.selected_, self.loss_path_, self.lam_ = picked.columns, picked.loss, picked.lam
+        self.ranking_ = np.full(picked.n, picked.k + 1)
+        self.ranking_[picked.columns] = np.arange(1, picked.k + 1)
+        self.support_ = self.ranking_ <= picked.k
+        return self
+
+    def _moments_of(self, data: Any, y: Any, weights: NDArray[Any] | None) -> Moments:
+        """Take the moments of rows in memory."""
+        if self.cv is None or isinstance(self.cv, numbers.Integral):
+            if data.shape[0] < (self._folds() or 0):
+                raise ValueError(f"cv={self._folds()} folds need as many rows; got n_samples={data.shape[0]}.")
+            moments = scan(data, weights=weights, folds=self._folds(), nan=self.nan, progress=False)
+            return replace(moments, names=self._names())
+        splits = check_cv(self.cv).split(data, y)
+        return moments_in_folds(
+            dense(data), weights, held_out_rows(splits, data.shape[0]), nan=self.nan, names=self._names()
+        )
+
+    def _tuned(self, moments: Moments) -> CrossValidation | None:
+        """Choose what is to be chosen by cross-validation."""
+        self.__dict__.pop("cv_results_", None)
+        if "cv" not in (self.lam, self.n_features_to_select):
+            return None
+        choose_count = self.n_features_to_select == "cv"
+        count = self._most(moments) if choose_count else self._count(moments.n)
+        lams = None if self.lam == "cv" else [float(self.lam)]
+        return cross_validate(moments, count, lams=lams, one_se=choose_count, fixed_k=not choose_count, **self._how())
+
+    def _most(self, moments: Moments) -> int:
+        """Return the most columns to try: with lambda = 0 no more than the rows of any training fold span."""
+        free = moments.n - len(_given(self.exclude))
+        most = max(min(TRIED_COLUMNS, free), len(_given(self.include)))
+        if self.lam != 0 or len(moments.folds) < 2:
+            return most
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that the rank is reached is what is asked here
+            return min(select(rest, most, lam=0.0, **self._how()).k for rest in leave_one_out(moments.folds))
+
+    def _count(self, n: int) -> int:
+        """Return how many columns to pick of n."""
+        asked = self.n_features_to_select
+        if asked is None:
+            return max(min(DEFAULT_COLUMNS, n - len(_given(self.exclude))), len(_given(self.include)))
+        if not isinstance(asked, numbers.Integral) or isinstance(asked, bool) or asked < 1:
+            raise ValueError(f"n_features_to_select must be None, 'cv' or a whole number from 1; got {asked!r}.")
+        if asked > n:
+            raise ValueError(f"n_features_to_select must be at most n_features={n}; got {asked}.")
+        return int(asked)
+
+    def _how(self) -> dict[str, Any]:
+        """Return what every selection is given."""
+        return {
+            "objective": self.objective,
+            "include": _given(self.include),
+            "exclude": _given(self.exclude),
+            "center": self.center,
+            "scale": self.scale,
+        }
+
+    def _folds(self) -> int | None:
+        """Return how many folds to keep apart in the pass, by the number of the row."""
+        if self.cv is None:
+            return DEFAULT_FOLDS if "cv" in (self.lam, self.n_features_to_select) else None
+        if not isinstance(self.cv, numbers.Integral):
+            raise ValueError(f"cv must be a number of folds where rows are not all in memory; got {self.cv!r}.")
+        return int(self.cv)
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters that no function further down looks at before the pass."""
+        if self.where not in (None, "client"):
+            raise ValueError(f"where must be None or 'client', this process; got {self.where!r}.")
+        if self.nan not in ("raise", "drop", "mean"):
+            raise ValueError(f"nan must be 'raise', 'drop' or 'mean'; got {self.nan!r}.")
+        if isinstance(self.cv, numbers.Integral) and self.cv < 2:
+            raise ValueError(f"cv must be a number of folds, 2 or more; got {self.cv!r}.")
+        if self.lam != "cv" and not isinstance(self.lam, numbers.Real):
+            raise ValueError(f"lam must be a number or 'cv'; got {self.lam!r}.")
+        if self.lam != "cv":
+            evaluate.checked_lambda(float(self.lam))
+        evaluate.counted(0, [], self.objective)
+
+    def _is_wide(self, data: Any) -> bool:
+        """Tell whether to work on the rows themselves: fewer than columns, at hand, and no Gram is needed."""
+        if isinstance(data, Source) or data.shape[0] >= data.shape[1]:
+            return False
+        return self.cv is None and self._folds() is None and not self.refine
+
+    def _validated(self, X: Any, *, reset: bool) -> Any:
+        """Return an array or a sparse matrix with the columns of ``fit``, or the source of what is read later."""
+        if not lazy.is_stored(X):
+            return validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False)
+        if not reset:
+            return self._same_columns(X)
+        source = open_source(X)
+        self._set_columns(source.shape[1], source.names)
+        return source
+
+    def _set_columns(self, n: int, names: tuple[str, ...] | None) -> None:
+        self.n_features_in_ = n
+        self.__dict__.pop("feature_names_in_", None)
+        if names is not None:
+            self.feature_names_in_ = np.asarray(names, dtype=object)
+
+    def _names(self) -> tuple[str, ...] | None:
+        names = getattr(self, "feature_names_in_", None)
+        return None if names is None else tuple(str(name) for name in names)
+
+    def _taker(self) -> Take:
+        columns = np.flatnonzero(self.support_)
+        return Take(columns, self.nan, self._mean[columns] if self.nan == "mean" else None)
+
+    def _rebuild(self) -> Rebuild:
+        return Rebuild.of(self.selection_, self.coef_)
+
+    def _same_columns(self, X: Any) -> Any:
+        """Return what is read later if it has the columns of ``fit``; otherwise say which differ."""
+        opened, n, names = lazy.columns_of(X)
+        if n != self.n_features_in_:
+            raise ValueError(
+                f"X has {n} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input."
+            )
+        known = self._names()
+        if names is not None and known is not None and names != known:
+            differ = [f"{a!r} where fit had {b!r}" for a, b in zip(names, known, strict=True) if a != b]
+            more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
+            raise ValueError(f"the columns must be those of fit, in their order; X has {', '.join(differ[:3])}{more}.")
+        return opened
+
+    def _reduced(self, X: Any) -> Any:
+        """Return X if it has the picked columns."""
+        if X.ndim != 2 or X.shape[1] != len(self.selected_):
+            raise ValueError(
+                f"X must have the {len(self.selected_)} picked columns that transform returns; got shape {X.shape}."
+            )
+        return X
+
+    def _refuse_wrapping(self) -> None:
+        """Refuse to let set_output load what is lazy: scikit-learn would make a data frame in memory of it."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that a probe has no column names
+            probe = self.transform(np.zeros((1, self.n_features_in_)))
+        if not isinstance(probe, np.ndarray):
+            package = type(probe).__module__.split(".")[0]
+            raise TypeError(
+                f"set_output asks for {package}, which would load what is lazy into memory. "
+                "Use set_output(transform='default'), or compute() the input first."
+            )
+
+
+class GCSS(RGCSS):
+    """Pick the columns from which all others are best rebuilt, by greedy column subset selection.
+
+    This is `RGCSS` with lambda = 0, the method of Farahat, Ghodsi and Kamel (2011): the loss is the squared norm of
+    what the picked columns cannot express. It stops early, with a warning, where they express everything.
+
+    Parameters
+    ----------
+    n_features_to_select, objective, center, scale, nan, include, exclude, cv, refine, where
+        As in `RGCSS`.
+
+    Attributes
+    ----------
+    selected_, support_, ranking_, loss_path_, bound_path_, coef_, lam_, moments_, selection_, n_features_in_
+        As in `RGCSS`.
+    """
+
+    lam = 0.0
+
+    def __init__(
+        self,
+        n_features_to_select: int | str | None = None,
+        *,
+        objective: str = "unselected",
+        center: bool | ArrayLike = False,
+        scale: float | str | ArrayLike | None = None,
+        nan: str = "raise",
+        include: Sequence[int] | Sequence[str] | None = None,
+        exclude: Sequence[int] | Sequence[str] | None = None,
+        cv: int | None = None,
+        refine: bool = False,
+        where: str | None = None,
+    ) -> None:
+        self.n_features_to_select = n_features_to_select
+        self.objective = objective
+        self.center = center
+        self.scale = scale
+        self.nan = nan
+        self.include = include
+        self.exclude = exclude
+        self.cv = cv
+        self.refine = refine
+        self.where = where
+
+
+def _given(columns: Any) -> Any:
+    return () if columns is None else columns
+
+
+def _is_frame(X: Any) -> bool:
+    return FrameSource.takes(X)
