@@ -150,10 +150,11 @@ def cross_validate(
     grid, per_row = _lambdas(moments, how, lams, lam_per_row)
     measure = objective if measure is None else measure
     evaluate.counted(moments.n, [], measure)
-    parts = [
-        _hold_out(i, fold, rest, grid * (rest.weight if per_row else 1.0), how)
-        for i, (fold, rest) in enumerate(zip(folds, leave_one_out(folds), strict=True))
-    ]
+    with single_threaded_blas():  # thin products: on a busy machine threads make them many times slower
+        parts = [
+            _hold_out(i, fold, rest, grid * (rest.weight if per_row else 1.0), how)
+            for i, (fold, rest) in enumerate(zip(folds, leave_one_out(folds), strict=True))
+        ]
     losses = {what: np.stack([part.loss[what] for part in parts], axis=2) for what in OBJECTIVES}
     start = np.array([part.start for part in parts])
     weight = np.array([fold.weight for fold in folds])
@@ -242,11 +243,10 @@ def _hold_out(index: int, fold: Moments, rest: Moments, lams: Array, how: _How) 
     if short < how.k:
         raise _too_few(index, how.k, short)
     losses: dict[str, list[Array]] = {what: [] for what in OBJECTIVES}
-    with single_threaded_blas():  # the matrices are k x n: too small to be shared
-        for path in paths:
-            errors = evaluate.prefix_column_losses(G, path.columns, path.lam, B)
-            for what, rows in losses.items():
-                rows.append(evaluate.sum_prefixes(errors, path.columns, what))
+    for path in paths:
+        errors = evaluate.prefix_column_losses(G, path.columns, path.lam, B)
+        for what, rows in losses.items():
+            rows.append(evaluate.sum_prefixes(errors, path.columns, what))
     tables = {what: np.array(rows) for what, rows in losses.items()}
     return _HeldOut(tables, float(np.trace(B)), np.array([path.columns for path in paths]))
 
