@@ -36,8 +36,8 @@ VARIABLES = {
 }
 GREYS = ("#15181d", "#f3f1ec")
 HEAT = ("#fde9c9", "#e8a87c", "#a65d78", "#4b3a6e", "#1b1d3a")  # large to small: the best is darkest
-WIDTH = 374 / 72  # inches; so that text of 10 units is readable on a phone, where this is the page
-STYLE = {"svg.fonttype": "none", "font.size": 10, "axes.unicode_minus": True, "text.parse_math": False}
+UNITS = 360  # width of a drawing: as wide as a phone, so that its text is readable there
+STYLE = {"svg.fonttype": "none", "font.size": 11, "axes.unicode_minus": True, "text.parse_math": False}
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def style() -> Iterator[None]:
 
 def _chart(height: float = 230) -> tuple[Figure, Axes]:
     """Start a drawing with two quiet axes, ``height`` in the units of the SVG."""
-    figure = Figure(figsize=(WIDTH, height / 72), layout="constrained")
+    figure = Figure(figsize=(UNITS / 72, height / 72), layout="constrained")
     figure.patch.set_visible(False)
     axes = figure.add_subplot()
     axes.patch.set_visible(False)
@@ -64,7 +64,7 @@ def _chart(height: float = 230) -> tuple[Figure, Axes]:
 
 def _name_axes(axes: Axes, x: str, y: str) -> None:
     axes.set_xlabel(x, color=MUTED)
-    axes.set_title(y, color=MUTED, loc="left", fontsize=10, pad=8)
+    axes.set_title(y, color=MUTED, loc="left", fontsize=11, pad=8)
 
 
 def _count_axis(axes: Axes, k: int) -> None:
@@ -112,7 +112,7 @@ def explained_chart(result: Result, label: str) -> str:
     kept = np.concatenate([[0.0], result.selection.explained])
     axes.plot(steps, np.concatenate([[0.0], result.components_explained]), color=SECOND, linestyle="--", linewidth=1.6)
     axes.plot(steps, kept, color=ACCENT, linewidth=2.2)
-    axes.plot(result.k, kept[-1], "o", color=ACCENT, markersize=5, clip_on=False)
+    _end(axes, result.k, float(kept[-1]), above=False)
     axes.set_ylim(min(0.0, float(kept.min())), 1.0)
     axes.yaxis.set_major_formatter(FuncFormatter(_percent))
     _count_axis(axes, result.k)
@@ -129,7 +129,8 @@ def loss_chart(result: Result, label: str) -> str:
     loss, tight, paper = (_positive(x / start) for x in (result.selection.loss, _tight(result), result.paper_bound))
     axes.plot(steps, paper, color=MUTED, linestyle=":", linewidth=1.6)
     axes.plot(steps, tight, color=SECOND, linestyle="--", linewidth=1.6)
-    axes.plot(steps, loss, color=ACCENT, linewidth=2.2, marker="o" if result.k == 1 else None)
+    axes.plot(steps, loss, color=ACCENT, linewidth=2.2)
+    _end(axes, result.k, float(loss[-1]), above=True)
     _share_axis(axes, np.concatenate([loss, tight]))
     _count_axis(axes, result.k)
     _name_axes(axes, "columns picked", "of the variation left unexplained")
@@ -146,6 +147,24 @@ def paper_bound_shows(result: Result) -> bool:
 def _tight(result: Result) -> Array:
     bound = result.selection.bound
     return np.zeros(result.k) if bound is None else bound
+
+
+def _end(axes: Axes, k: int, value: float, *, above: bool) -> None:
+    """Mark where the picks lead, and write the value there."""
+    if not np.isfinite(value):
+        return
+    axes.plot(k, value, "o", color=ACCENT, markersize=5, clip_on=False)
+    words = f"{100 * value:.1f} %" if value >= 0.001 else f"{short(100 * value)} %"
+    axes.annotate(
+        words,
+        (k, value),
+        (0, 8 if above else -8),
+        textcoords="offset points",
+        color=ACCENT,
+        ha="right",
+        va="bottom" if above else "top",
+        fontweight="bold",
+    )
 
 
 def _positive(values: Array) -> Array:
@@ -190,8 +209,12 @@ def surface_chart(tuning: Tuning, label: str) -> str:
         extent=(0.5, sizes + 0.5, -0.5, count - 0.5),
     )
     at = (tuning.k, _nearest(tuning))
-    axes.plot(*at, "o", markersize=11, markerfacecolor="none", markeredgecolor="white", markeredgewidth=3.6)
-    axes.plot(*at, "o", markersize=11, markerfacecolor="none", markeredgecolor=ACCENT, markeredgewidth=1.8)
+    axes.plot(
+        *at, "o", markersize=11, markerfacecolor="none", markeredgecolor="white", markeredgewidth=3.6, clip_on=False
+    )
+    axes.plot(
+        *at, "o", markersize=11, markerfacecolor="none", markeredgecolor=ACCENT, markeredgewidth=1.8, clip_on=False
+    )
     axes.spines["bottom"].set_visible(False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=6))
     axes.yaxis.set_major_locator(FixedLocator(_some(count)))
@@ -329,15 +352,16 @@ def _aspect(layout: Layout) -> float:
 
 def _height(layout: Layout) -> float:
     if layout.image:
-        return float(np.clip(374 * layout.image[0] / layout.image[1], 60, 520))
+        return float(np.clip(UNITS * layout.image[0] / layout.image[1], 60, 520))
     wide, high = (max(float(np.ptp(values)), 1e-300) for values in (layout.x, layout.y))
     return float(np.clip(330 * _aspect(layout) * high / wide + 56, 140, 520))
 
 
 def _number(axes: Axes, layout: Layout, marks: NDArray[np.intp]) -> None:
     """Put a disc with its number at each marked place, as large as a pixel but never too small to read."""
-    cell = 374 / layout.image[1] if layout.image else 0.0
-    size = float(np.clip(cell, 9.0 if len(marks) > 99 else 11.0, 20.0))
+    cell = UNITS / layout.image[1] if layout.image else 0.0
+    smallest = 9.0 if len(marks) > 99 else 11.0 if len(marks) > 30 else 14.0
+    size = float(np.clip(cell, smallest, 20.0))
     for place, column in enumerate(marks, start=1):
         above = 4.0 - place / (1 + len(marks))  # where discs overlap, the earlier pick is on top
         at = (float(layout.x[column]), float(layout.y[column]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,12 @@ from rgcss_dask.layout import Layout
 from rgcss_dask.markup import escape, figure, named, percent, row_of, section, signed, table
 from rgcss_dask.redundancy import Redundancy, redundancy
 from rgcss_dask.result import Result, Trust, Tuning
-
-if TYPE_CHECKING:
-    from rgcss_dask.report import Samples
+from rgcss_dask.samples import Samples
 
 Array = NDArray[np.float64]
 
 LISTED = 12  # columns in each list of those explained worst and best
+RIVALS = 8  # unpicked columns that resamples pick
 SHOWN = 1500  # points of original against reconstructed values
 
 
@@ -122,7 +121,8 @@ def _facts(result: Result) -> list[tuple[str, str, str]]:
         facts.append(("Limit", percent(limit), reached))
     if result.tuning is not None:
         mean, error = _chosen(result.tuning)
-        facts.append(("Left in new rows", percent(mean), f"± {percent(error, 2)}, cross-validated"))
+        size = "" if result.tuning.k == result.k else f" with {result.tuning.k} columns"
+        facts.append(("Left in new rows", percent(mean), f"± {percent(error, 2)}, cross-validated{size}"))
     if result.trust is not None:
         trust = result.trust
         facts.append(("Stability", f"{trust.jaccard:.2f}", f"Jaccard index; {trust.expected:.2f} by chance"))
@@ -173,8 +173,7 @@ def _picks(result: Result, found: Redundancy, layout: Layout | None) -> str:
     heads += [("", "Stands for")]
 
     def cells(i: int, column: int) -> list[tuple[str, object]]:
-        name = result.label(column)
-        row: list[tuple[str, object]] = [(str(i + 1), i + 1), (named(name), column if result.names is None else name)]
+        row: list[tuple[str, object]] = [(str(i + 1), i + 1), (named(result.label(column)), _key(result, column))]
         row += [] if layout is None else [(escape(layout.place(column)), column)]
         row += [(percent(gains[i], 2), float(gains[i])), (percent(picked.explained[i]), float(picked.explained[i]))]
         row += [(f"{value:.4g}", float(value)) for value in (result.mean[column], result.spread[column])]
@@ -275,7 +274,6 @@ def _strips(result: Result, shape: tuple[int, int], samples: Samples) -> str:
 
 def _choice(tuning: Tuning) -> str:
     mean, error = _chosen(tuning)
-    words = "".join(f"<p>{escape(line)}</p>" for line in tuning.words.splitlines() if line.strip())
     at = f"lambda {short(tuning.lam)} and {tuning.k} columns leave {percent(mean, 2)} (± {percent(error, 2)})"
     parts = []
     if min(tuning.mean.shape) > 1:
@@ -293,8 +291,12 @@ def _choice(tuning: Tuning) -> str:
         label = f"Chart with error bars: loss on rows held out against the number of columns; {at}."
         note = "With one standard error over the folds."
         parts.append(figure("Over the number of columns", figures.size_chart(tuning, label), note))
-    lead = f"By {tuning.folds}-fold cross-validation: {at} of the variation in rows that were not seen unexplained."
-    return section("How lambda and the number of columns were chosen", lead, words, row_of(*parts))
+    plain = f"By {tuning.folds}-fold cross-validation: {at} unexplained in rows that were not seen."
+    return section("How lambda and the number of columns were chosen", _words(tuning.words) or plain, row_of(*parts))
+
+
+def _words(text: str) -> str:
+    return " ".join(escape(line) for line in text.splitlines())
 
 
 def _trust(result: Result, trust: Trust) -> str:
@@ -304,24 +306,35 @@ def _trust(result: Result, trust: Trust) -> str:
         f"Bar chart: of {result.k} picked columns, {int((again >= 0.9).sum())} are picked in at least 90 % of "
         f"{trust.resamples} resamples; by chance a column is picked in {percent(result.k / result.n)}."
     )
-    others = np.setdiff1d(np.argsort(-trust.frequency, kind="stable")[: result.k + 8], columns)
-    others = others[np.argsort(-trust.frequency[others], kind="stable")][:8]
-    rivals = ", ".join(
-        f"{named(result.label(int(j)), 24)} ({percent(trust.frequency[j], 0)})"
-        for j in others
-        if trust.frequency[j] > 0
-    )
-    note = f"Most often picked in their place: {rivals}." if rivals else "No other column was ever picked."
     legend = [("accent block", "picked again"), ("muted dotted", "by chance")]
-    words = "".join(f"<p>{escape(line)}</p>" for line in trust.words.splitlines() if line.strip())
-    lead = (
+    chart = figure("Picked again", figures.frequency_chart(again, result.k / result.n, label), "", legend)
+    plain = (
         f"Two of {trust.resamples} resamples of the rows share columns with a Jaccard index of {trust.jaccard:.2f} on "
         f"average; picked at random it would be {trust.expected:.2f}."
     )
-    chart = figures.frequency_chart(again, result.k / result.n, label)
-    return section(
-        "Would other rows lead to the same columns?", lead, words, row_of(figure("Picked again", chart, note, legend))
-    )
+    lead = _words(trust.words) or plain
+    return section("Would other rows lead to the same columns?", lead, row_of(chart, _rivals(result, trust)))
+
+
+def _rivals(result: Result, trust: Trust) -> str:
+    """List the unpicked columns that resamples pick most often."""
+    order = np.argsort(-trust.frequency, kind="stable")
+    rivals = [
+        int(j) for j in order[: result.k + RIVALS] if j not in result.selection.columns and trust.frequency[j] > 0
+    ]
+    if not rivals:
+        return ""
+    rows = [
+        [(named(result.label(j), 32), _key(result, j)), (percent(trust.frequency[j], 0), float(trust.frequency[j]))]
+        for j in rivals[:RIVALS]
+    ]
+    heads = [("name", "Column"), ("number", "Of the resamples")]
+    return f"<div><h3>Picked in their place</h3>{table('Unpicked columns that resamples pick', heads, rows)}</div>"
+
+
+def _key(result: Result, column: int) -> object:
+    """Return what a column is sorted by: its name, or its number."""
+    return column if result.names is None else result.label(column)
 
 
 def _others(result: Result, found: Redundancy, layout: Layout | None) -> str:
@@ -345,9 +358,19 @@ def _others(result: Result, found: Redundancy, layout: Layout | None) -> str:
         picture = figures.field_picture(layout, np.clip(found.share, 0.0, 1.0), label)
         parts.append(figure("Where", picture, "Bright is well explained; blank has nothing to explain."))
     worst = _listed(
-        result, found, found.worst(result.column_loss, LISTED), "Explained worst", "Adds most to what is left"
+        result,
+        found,
+        found.worst(result.column_loss, LISTED),
+        "Where most is left",
+        "Unpicked columns that add most to what is left",
     )
-    best = _listed(result, found, found.best(result.column_norm, LISTED), "Nearly redundant", "Explained best")
+    best = _listed(
+        result,
+        found,
+        found.best(result.column_norm, LISTED),
+        "Explained best",
+        "Unpicked columns that are explained best",
+    )
     note = (
         '<p class="note">Weights are for columns scaled to the same size. '
         f"The condition number of the picked columns is {escape(result.condition)}; "
@@ -366,11 +389,10 @@ def _listed(result: Result, found: Redundancy, columns: NDArray[np.intp], title:
     for column in map(int, columns):
         by = found.strongest(column)
         names = ", ".join(f"{named(result.label(picked[i]), 24)} ({signed(weight)})" for i, weight in by)
-        name = result.label(column)
         share, left = float(found.share[column]), float(result.column_loss[column]) / total
         rows.append(
             [
-                (named(name, 32), column if result.names is None else name),
+                (named(result.label(column), 32), _key(result, column)),
                 (percent(share), share),
                 (percent(left, 2), left),
                 (names or "none", by[0][0] if by else -1),

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rgcss_dask.layout import Layout, grid_layout, image_layout
 from rgcss_dask.result import Result, _place
-from rgcss_dask.sources import open_source
-
-Array = NDArray[np.float64]
+from rgcss_dask.samples import sample
 
 SAMPLES = 6  # rows shown beside their reconstruction
-
-
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """A few rows and what the picked columns make of them."""
-
-    rows: NDArray[np.intp]  # (s,) which rows
-    original: Array  # (s, n)
-    rebuilt: Array  # (s, n)
 
 
 def write_report(
@@ -62,7 +47,7 @@ def write_report(
             name=error.name,
         ) from error
     layout = _layout(result, image_shape, grid)
-    samples = None if rows is None else sample(result, rows)
+    samples = None if rows is None else sample(result, rows, SAMPLES)
     content = page.page(result, layout, samples)
     folder, name = _place(path)
     folder.write(name, content.encode("utf-8", "replace"))
@@ -74,27 +59,3 @@ def _layout(result: Result, image_shape: tuple[int, int] | None, grid: Any) -> L
     if image_shape is not None:
         return image_layout(image_shape, result.n)
     return None if grid is None else grid_layout(grid, result.n)
-
-
-def sample(result: Result, rows: Any, count: int = SAMPLES) -> Samples:
-    """Read a few rows, far apart, and rebuild them from their picked columns."""
-    source = open_source(rows)
-    m, n = source.shape
-    if n != result.n:
-        raise ValueError(f"rows must have the {result.n} columns of the result; {source.address} has {n}.")
-    which = np.unique(np.linspace(0, m - 1, min(m, count + 2)).round().astype(np.intp))
-    which = which[1:-1] if m > count + 1 else which[:count]
-    original = np.vstack([source.read(int(i), int(i) + 1) for i in which]).astype(np.float64)
-    return Samples(which, original, rebuild(result, original))
-
-
-def rebuild(result: Result, original: Array) -> Array:
-    """Approximate rows by their picked columns, which stay as they are; a gap counts as the mean."""
-    picked = result.selection
-    mu = np.zeros(result.n) if picked.mu is None else picked.mu
-    sigma = np.ones(result.n) if picked.sigma is None else picked.sigma
-    known = np.where(np.isfinite(original), original, result.mean)
-    prepared = (known - mu) / sigma
-    rebuilt = prepared[:, picked.columns] @ result.weights * sigma + mu
-    rebuilt[:, picked.columns] = known[:, picked.columns]
-    return np.asarray(rebuilt)
