@@ -19,6 +19,7 @@ import zarr
 from threadpoolctl import threadpool_info
 from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.errors import ContainsArrayError
 from zarr.storage import FsspecStore, LocalStore
 
 from rgcss_dask.claim import claimed
@@ -124,11 +125,7 @@ def write(folder: Folder, moments: Moments, record: Record) -> None:
 
 def read(folder: Folder) -> tuple[Moments, Record]:
     """Read an archive and its record."""
-    found = read_record(folder)
-    if found is None:
-        raise FileNotFoundError(
-            f"there is no finished archive of moments at {folder.address}. Make one with scan(..., archive=path)."
-        )
+    found = require(folder)
     store = _store(folder, read_only=True)
     content = _content(zarr.open_group(store, mode="r"), folder)
     try:
@@ -140,12 +137,22 @@ def read(folder: Folder) -> tuple[Moments, Record]:
         raise ValueError(f"the archive {folder.address} is damaged: {error}.") from error
 
 
+def require(folder: Folder) -> Record:
+    """Read the record of an archive that must be there."""
+    found = read_record(folder)
+    if found is None:
+        raise FileNotFoundError(
+            f"there is no finished archive of moments at {folder.address}. Make one with scan(..., archive=path)."
+        )
+    return found
+
+
 def read_record(folder: Folder) -> Record | None:
     """Read the record of an archive, or None if there is none or it is not finished."""
     store = _store(folder, read_only=True)
     try:
         root = zarr.open_group(store, mode="r")
-    except FileNotFoundError:
+    except (FileNotFoundError, ContainsArrayError):
         return None
     return None if _current(root) is None else Record(**_content(root, folder)["record"])
 

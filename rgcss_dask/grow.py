@@ -46,6 +46,7 @@ def append(
     memory, progress, storage_options : see `scan`.
     """
     folder = archives.folder_of(archive, storage_options)
+    archives.require(folder)
     with claimed(folder):
         moments, record = archives.read(folder)
         missing = record.options.get("missing", "raise")

@@ -1,0 +1,121 @@
+"""Many archives in one go: broken ones do not stop the others, and a rerun touches only what is missing."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import zarr
+
+import rgcss_dask as rg
+from rgcss_dask.batch import read_jobs, run_batch, table
+
+pytest.importorskip("matplotlib")
+
+JOBS = """
+[defaults]
+k = 3
+folds = 3
+center = true
+moments = "out/{stem}.moments.zarr"
+result = "out/{stem}.json"
+report = "out/{stem}.html"
+
+[[jobs]]
+data = "archives/*.zarr"
+
+[[jobs]]
+data = "special.zarr"
+k = 2
+lam = 0.5
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Nineteen archives and a special one; three of the nineteen are broken in different ways."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "archives").mkdir()
+    for i in range(19):
+        A = rng.normal(size=(200, 8))
+        if i == 4:
+            A[17, 3] = np.nan
+        zarr.create_array(tmp_path / f"archives/a{i:02d}.zarr", data=A, chunks=(50, 8))
+    (tmp_path / "archives/a07.zarr/c/2/0").unlink()
+    shutil.rmtree(tmp_path / "archives/a11.zarr")
+    zarr.create_array(tmp_path / "archives/a11.zarr", data=np.zeros((3, 4, 5)))
+    zarr.create_array(tmp_path / "special.zarr", data=rng.normal(size=(200, 8)), chunks=(50, 8))
+    (tmp_path / "jobs.toml").write_text(JOBS)
+    return tmp_path
+
+
+def statuses(content):
+    return [job["status"] for job in content["jobs"]]
+
+
+def test_twenty_archives_three_of_them_broken(folder):
+    done = run_batch(folder / "jobs.toml", say=lambda line: None)
+    assert statuses(done).count("done") == 17
+    reasons = {job["number"]: job["words"] for job in done["jobs"] if job["status"] == "failed"}
+    assert "row 17, column 3" in reasons[5]
+    assert "chunk" in reasons[8]
+    assert "(3, 4, 5)" in reasons[12]
+    assert json.loads((folder / "summary.json").read_text()) == done
+    assert table(done).endswith("17 done, 3 failed.")
+    assert len(list((folder / "out").glob("*.html"))) == 17
+    special = rg.load_result(folder / "out/special.json")
+    assert (special.k, special.selection.lam) == (2, 0.5)
+
+    written = {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*.json")}
+    again = run_batch(folder / "jobs.toml", say=lambda line: None)
+    assert statuses(again).count("kept") == 17
+    assert statuses(again).count("failed") == 3
+    assert written == {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*.json")}
+
+    shutil.rmtree(folder / "archives/a04.zarr")
+    zarr.create_array(folder / "archives/a04.zarr", data=np.random.default_rng(1).normal(size=(200, 8)), chunks=(50, 8))
+    mended = run_batch(folder / "jobs.toml", say=lambda line: None)
+    assert mended["jobs"][4]["status"] == "done"
+    assert statuses(mended).count("kept") == 17
+
+
+def test_shares_cover_all_jobs_once(folder):
+    numbers = []
+    for i in (1, 2, 3):
+        done = run_batch(folder / "jobs.toml", only=f"{i}/3", say=lambda line: None)
+        numbers += [job["number"] for job in done["jobs"]]
+        assert (folder / f"summary-{i}-of-3.json").exists()
+    assert sorted(numbers) == list(range(1, 21))
+
+
+def test_other_options_are_done_again(folder):
+    (folder / "jobs.toml").write_text('[[jobs]]\ndata = "special.zarr"\nk = 2\nlam = 1.0\n')
+    assert statuses(run_batch(folder / "jobs.toml", say=lambda line: None)) == ["done"]
+    assert statuses(run_batch(folder / "jobs.toml", say=lambda line: None)) == ["kept"]
+    (folder / "jobs.toml").write_text('[[jobs]]\ndata = "special.zarr"\nk = 3\nlam = 1.0\n')
+    assert statuses(run_batch(folder / "jobs.toml", say=lambda line: None)) == ["done"]
+    assert rg.load_result(folder / "special.json").k == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[jobs]\n", "is not valid TOML"),
+        ("[defaults]\nk = 1\n", r"at least one table \[\[jobs\]\]"),
+        ("[[jobs]]\nk = 1\n", "must have data ="),
+        ('[[jobs]]\ndata = "special.zarr"\ncolour = "red"\n', "an option 'colour' that is not known"),
+        ('[other]\n[[jobs]]\ndata = "special.zarr"\n', r"has a table \[other\]"),
+        ('[[jobs]]\ndata = "none-*.zarr"\n', "no archive matches"),
+        ('[[jobs]]\ndata = "archives/*.zarr"\nresult = "r.json"\n', "two jobs of .* would write .*r.json"),
+    ],
+)
+def test_a_wrong_file_is_refused_before_anything_is_done(folder, text, message):
+    (folder / "jobs.toml").write_text(text)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        read_jobs(folder / "jobs.toml")
+
+
+@pytest.mark.parametrize("only", ["0/3", "4/3", "x", "1/", "-1/2"])
+def test_a_wrong_share(folder, only):
+    with pytest.raises(ValueError, match="--only must be I/N"):
+        run_batch(folder / "jobs.toml", only=only)
