@@ -323,3 +323,22 @@ def test_an_asynchronous_client_is_refused(stores):
 
     with pytest.raises(TypeError, match="not asynchronous"):
         asyncio.run(use())
+
+
+@pytest.mark.integration
+def test_a_hundred_million_float32_rows_of_a_large_mean(tmp_path):
+    """Added up in float32 these sums stop growing at 2**24 rows or lose all digits of the spread."""
+    rows, chunk = 100_000_000, 1_000_000
+    array = zarr.create_array(tmp_path / "a.zarr", shape=(rows, 2), chunks=(chunk, 2), dtype="f4", fill_value=10_000.0)
+    steps = np.random.default_rng(0).integers(-1, 2, (chunk, 2))
+    for i in range(0, 100, 10):
+        array[i * chunk : (i + 1) * chunk] = 10_000 + steps
+    got = scan(array, missing="fill")
+    total = 10 * steps.sum(axis=0)
+    squares = 10 * steps.T @ steps  # integers
+    mean = 10_000 + total / rows
+    scatter = squares - np.outer(total, total) / rows
+    np.testing.assert_allclose(got.mean, mean, rtol=1e-15)
+    np.testing.assert_allclose(got.scatter, scatter, rtol=0, atol=1e-12 * scatter.max())
+    wanted = rows * 10_000**2 + 10_000 * (total[:, None] + total) + squares
+    np.testing.assert_allclose(got.gram(), wanted.astype(float), rtol=1e-14)

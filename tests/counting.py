@@ -1,0 +1,43 @@
+"""A Zarr source that writes down what it reads, and a process that scans it: for tests that kill processes."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import dask
+from distributed import Client
+
+from rgcss_dask import scan
+from rgcss_dask.zarr_source import ZarrSource, open_array
+
+
+class CountingSource(ZarrSource):
+    """Appends a line for each read to a log, and takes its time."""
+
+    def __init__(self, path, log, pause):
+        super().__init__(open_array(path), path)
+        self._log, self._pause = log, pause
+
+    def read(self, start, stop):
+        line = f"{start} {stop}\n".encode()
+        file = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(file, line)  # one write of a short line is whole, whoever is killed
+        os.close(file)
+        time.sleep(self._pause)
+        return super().read(start, stop)
+
+
+def spans_read(log):
+    """How many reads were begun, and of how many different spans."""
+    lines = Path(log).read_text().split("\n")[:-1] if os.path.exists(log) else []
+    return len(lines), len(set(lines))
+
+
+if __name__ == "__main__":
+    path, log, archive, pause, address = sys.argv[1:]
+    dask.config.set({"distributed.comm.timeouts.connect": "2s"})
+    client = Client(address) if address != "threads" else None
+    scan(CountingSource(path, log, float(pause)), archive=archive, folds=2)
+    if client is not None:
+        client.close()

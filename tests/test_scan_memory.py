@@ -1,0 +1,81 @@
+"""The memory a pass takes, as the kernel counts it, against what the plan said."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import zarr
+from zarr.codecs import ZstdCodec
+
+SCRIPT = """
+import json, re, sys
+from pathlib import Path
+import rgcss_dask.one_pass, rgcss_dask.archive, dask.array, zarr, distributed
+from rgcss_dask import scan
+from rgcss_dask.one_pass import make_request
+from rgcss_dask.plan import Options
+from rgcss_dask.source import Reading
+from rgcss_dask.sources import open_source
+
+def peak():  # ru_maxrss would be the parent's
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+path, memory, options = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+before = peak()
+request = make_request(
+    open_source(path, missing="fill"), Options(**options), weights=None, rows=None, reading=Reading(), memory=memory
+)
+moments = scan(path, missing="fill", memory=memory, **options)
+print(json.dumps({"above": peak() - before, "plan": request.plan.memory, "rows": moments.rows}))
+"""
+
+
+def measure(path, memory=2 * 10**9, **options):
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(path), str(memory), json.dumps(options)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(ran.stdout)
+
+
+def make(path, rows, columns, dtype, chunk, written=0):
+    """An array in which most chunks are not written: they are read, decoded as the fill value, and added up."""
+    array = zarr.create_array(
+        path, shape=(rows, columns), chunks=(chunk, columns), dtype=dtype, fill_value=1, compressors=ZstdCodec()
+    )
+    block = np.random.default_rng(0).integers(0, 200, (chunk, columns)).astype(dtype)
+    for start in range(0, written, chunk):
+        array[start : start + chunk] = block
+    return path
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [("u1", {}), ("f8", {"folds": 5}), ("f8", {"groups": 10, "folds": 2}), ("f8", {"nan": "mean"})],
+)
+def test_the_plan_holds(tmp_path, dtype, options):
+    got = measure(make(tmp_path / "a.zarr", 60_000, 500, dtype, 1_000, written=60_000), **options)
+    assert got["above"] <= got["plan"]
+
+
+@pytest.mark.integration
+def test_twenty_gigabytes_in_less_than_one(tmp_path):
+    rows = 20 * 10**9 // 784
+    large = measure(make(tmp_path / "large.zarr", rows, 784, "u1", 10_000, written=rows // 20))
+    small = measure(make(tmp_path / "small.zarr", rows // 100, 784, "u1", 10_000, written=rows // 100))
+    assert large["rows"] == rows
+    assert large["above"] <= large["plan"]
+    assert large["above"] <= 10**9
+    assert abs(large["above"] - small["above"]) <= 0.1 * large["above"]
+    print(f"peak above import {large['above']:,} of {large['plan']:,} planned; {small['above']:,} with 1 % of the rows")
+
+
+@pytest.mark.integration
+def test_many_columns_stay_within_the_plan(tmp_path):
+    """Matrices of a gigabyte: one accumulator, tiles shared by the threads, two matrices alive."""
+    got = measure(make(tmp_path / "wide.zarr", 20_000, 12_000, "f4", 500, written=1_000), memory=5 * 10**9)
+    assert got["above"] <= got["plan"]
