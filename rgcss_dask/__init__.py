@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 _HOME = {
     "CrossValidation": "tuning",
     "Factor": "gram",
+    "Field": "xarray_source",
     "GCSS": "estimator",
     "Moments": "moments",
     "Progress": "progress",

@@ -31,6 +31,7 @@ from rgcss_dask.sources import open_source
 from rgcss_dask.swaps import refine
 from rgcss_dask.tuning import CrossValidation, cross_validate, leave_one_out
 from rgcss_dask.wide import Rows, select_from_rows
+from rgcss_dask.xarray_source import PLACE, RANK, Field, is_labelled
 
 Array = NDArray[np.float64]
 
@@ -93,6 +94,8 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         What the pass made of the rows; `select`, `cross_validate` and others work on it without another pass.
     selection_ : Selection
         The result as the functions of the package return it.
+    places_ : DataArray of shape (k,)
+        After a fit on a DataArray: the picked columns in pick order, with the coordinates of their places.
     cv_results_ : CrossValidation
         The losses on held-out rows, where something was tuned.
     n_features_in_ : int
@@ -124,6 +127,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     _rows: Rows | None  # of a fit on fewer rows than columns, in place of moments
     _parts: Parts | None  # of partial_fit, to go on from
     _bound: Array | None
+    _field: Field | None  # of a fit on a DataArray
     support_: NDArray[np.bool_]
 
     def __init__(
@@ -168,17 +172,19 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         data = self._validated(X, reset=True)
         if self.n_features_to_select != "cv":
             self._count(self.n_features_in_)  # refused before the pass
+        if self._is_wide(data):  # less memory than the Gram, also for what has to be read
+            block = data.read(0, data.shape[0]) if isinstance(data, Source) else dense(data)
+            return self._pick_from_rows(Rows.of(block, sample_weight, nan=self.nan, names=self._names()))
         if isinstance(data, Source):
             return self._pick(scan(data, weights=sample_weight, folds=self._folds(), nan=self.nan))
         weights = None if sample_weight is None else checked_weights(sample_weight, data.shape[0])
-        if self._is_wide(data):
-            return self._pick_from_rows(Rows.of(dense(data), weights, nan=self.nan, names=self._names()))
         return self._pick(self._moments_of(data, y, weights))
 
     def fit_moments(self, moments: Moments) -> Self:
         """Pick columns from moments that were made before, by `scan` or loaded from an archive: no row is read."""
         self._check_parameters()
         self._set_columns(moments.n, moments.names)
+        self._field = None
         return self._pick(moments)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -212,7 +218,8 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         taker = self._taker()
         if lazy.is_stored(X):
             self._refuse_wrapping()
-            return lazy.take(self._same_columns(X), taker)
+            taken = lazy.take(self._same_columns(X), taker)
+            return self._labelled(taken, X)
         checked = self._validated(X, reset=False)
         return taker.from_frame(X) if _is_frame(X) else taker(checked)
 
@@ -224,6 +231,8 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         model = self._rebuild()
         names = tuple(str(name) for name in self._names() or range(self.n_features_in_))
+        if is_labelled(X):
+            return self._rebuilt_field(X, model)
         if lazy.is_stored(X):
             return lazy.rebuild(self._reduced(X), model, names)
         if _is_frame(X):
@@ -241,8 +250,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         model = self._rebuild()
         if lazy.is_stored(X):
-            self._same_columns(X)
-            B = scan(X, weights=sample_weight, nan=self.nan).gram(model.mu, model.sigma)
+            B = scan(self._same_columns(X), weights=sample_weight, nan=self.nan).gram(model.mu, model.sigma)
             loss = evaluate.loss_on(B, self.coef_, self.selected_, self.objective)
             return float(evaluate.explained_share(loss, float(np.trace(B))))
         rows = Rows.of(dense(self._validated(X, reset=False)), sample_weight, nan=self.nan)
@@ -257,6 +265,14 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             assert self._rows is not None  # a fit keeps one or the other
             self._moments = self._rows.moments()
         return self._moments
+
+    @property
+    def places_(self) -> Any:
+        """Where the picked columns of a DataArray lie: their numbers, in pick order, with their coordinates."""
+        check_is_fitted(self)
+        if self._field is None:
+            raise AttributeError("places_ is there after a fit on a DataArray.")
+        return self._field.places(self.selected_)
 
     @property
     def bound_path_(self) -> Array:
@@ -386,19 +402,21 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         evaluate.counted(0, [], self.objective)
 
     def _is_wide(self, data: Any) -> bool:
-        """Tell whether to work on the rows themselves: fewer than columns, at hand, and no Gram is needed."""
-        if isinstance(data, Source) or data.shape[0] >= data.shape[1]:
+        """Tell whether to work on the rows themselves: fewer than columns, and no Gram is needed."""
+        if data.shape[0] >= data.shape[1]:
             return False
         return self.cv is None and self._folds() is None and not self.refine
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
         """Return an array or a sparse matrix with the columns of ``fit``, or the source of what is read later."""
         if not lazy.is_stored(X):
+            self._field = None if reset else self._field
             return validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False)
         if not reset:
             return self._same_columns(X)
         source = open_source(X)
         self._set_columns(source.shape[1], source.names)
+        self._field = getattr(source, "field", None)
         return source
 
     def _set_columns(self, n: int, names: tuple[str, ...] | None) -> None:
@@ -420,6 +438,8 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _same_columns(self, X: Any) -> Any:
         """Return what is read later if it has the columns of ``fit``; otherwise say which differ."""
+        if is_labelled(X) and self._field is not None:
+            return self._field.matrix(X)
         opened, n, names = lazy.columns_of(X)
         if n != self.n_features_in_:
             raise ValueError(
@@ -431,6 +451,22 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
             raise ValueError(f"the columns must be those of fit, in their order; X has {', '.join(differ[:3])}{more}.")
         return opened
+
+    def _labelled(self, taken: Any, X: Any) -> Any:
+        """Return picked columns as a DataArray, if that is what they were taken from."""
+        if self._field is None or not (is_labelled(X) or hasattr(X, "field")):
+            return taken
+        columns = np.flatnonzero(self.support_)
+        ranks = {RANK: (PLACE, self.ranking_[columns])}
+        return self._field.reduced(taken, columns, X if is_labelled(X) else None).assign_coords(ranks)
+
+    def _rebuilt_field(self, X: Any, model: Rebuild) -> Any:
+        """Return the field rebuilt from a DataArray of picked columns."""
+        if self._field is None:
+            raise TypeError("a DataArray can be rebuilt after a fit on one; this fit was on a matrix. Give its values.")
+        values = self._reduced(X.transpose(self._field.rows, ...)).data
+        lazily = lazy.is_stored(values)
+        return self._field.full(lazy.rebuild(values, model, ()) if lazily else model(values), X)
 
     def _reduced(self, X: Any) -> Any:
         """Return X if it has the picked columns."""

@@ -16,6 +16,7 @@ from rgcss_dask.plan import READ_BYTES, thinned
 from rgcss_dask.rebuild import Rebuild, Take
 from rgcss_dask.source import ArraySource, FrameSource, Source, SparseSource, dense
 from rgcss_dask.sources import KINDS, StackedSource, open_source
+from rgcss_dask.xarray_source import DaskFieldSource, XarraySource
 
 AT_HAND = (ArraySource, FrameSource, SparseSource, StackedSource)
 
@@ -24,7 +25,7 @@ def is_stored(thing: Any) -> bool:
     """Tell what is read later, by `scan`, from what is in memory now."""
     if isinstance(thing, list | tuple):
         return len(thing) > 0 and is_stored(thing[0])
-    if isinstance(thing, str | Path):
+    if isinstance(thing, str | Path | Source):
         return True
     return any(kind.takes(thing) for kind in KINDS if kind not in AT_HAND)
 
@@ -50,6 +51,8 @@ def dask_rows(thing: Any) -> da.Array:
     """Return a stored matrix as a Dask array of whole rows; nothing is read."""
     if isinstance(thing, da.Array):
         return thing
+    if isinstance(thing, DaskFieldSource):
+        return thing.array
     source = open_source(thing)
     edges = thinned(source.cuts, max(1, READ_BYTES // source.geometry.row_bytes))
     rows = tuple(int(b - a) for a, b in pairwise(edges))
@@ -69,7 +72,12 @@ def _read_block(source: Source, block_info: Any = None) -> NDArray[Any]:
 
 
 def take(thing: Any, taker: Take) -> Any:
-    """Take columns of a Dask array or data frame, or of a stored matrix; nothing is read."""
+    """Take columns of a Dask array or data frame, or of a stored matrix; nothing is read.
+
+    A DataArray that is not made of Dask blocks is read, block by block.
+    """
+    if isinstance(thing, XarraySource):
+        return taker.settle(dask_rows(thing)[:, taker.columns].compute())
     if is_dask_frame(thing):
         return thing.map_partitions(taker.from_frame, meta=thing._meta.iloc[:, taker.columns])
     array = dask_rows(thing)[:, taker.columns]

@@ -33,6 +33,7 @@ from rgcss_dask.source import Reading, Source
 from rgcss_dask.sources import open_source
 from rgcss_dask.tasks import Job, run_finish, run_merge, run_span
 from rgcss_dask.vectors import Vector
+from rgcss_dask.xarray_source import along
 
 CHECKPOINTS = "checkpoints"
 
@@ -62,12 +63,14 @@ def scan(
     Parameters
     ----------
     source : what holds the m x n matrix: the path or URL of a Zarr array, a pattern such as ``"day-*.zarr"``, a
-        Zarr, NumPy, SciPy sparse or Dask array, a pandas or Dask data frame, or a list of these, stacked.
+        Zarr, NumPy, SciPy sparse or Dask array, a pandas or Dask data frame, a DataArray of Xarray, an
+        AnnData or the path of its Zarr store, or a list of these, stacked.
     folds : keep the moments of so many folds apart, for cross-validation. Rows are assigned by a hash of their
         number and ``seed``, so the same rows fall in the same folds whatever the chunks.
     groups : keep the moments of so many runs of neighbouring rows apart, for the bootstrap.
     weights : (m,) non-negative weights: an array, a Zarr array or its path, or a Dask array.
-    rows : read only these: a slice, a fraction chosen at random by ``seed``, or an (m,) boolean mask.
+    rows : read only these: a slice, a fraction chosen at random by ``seed``, or an (m,) boolean mask. For a
+        DataArray: the name of the dimension that is the rows (the first one by default); the others are columns.
     nan : ``"raise"`` names a value that is not finite, ``"drop"`` leaves out and counts such rows,
         ``"mean"`` fills gaps with the mean of the column, exactly.
     missing : ``"raise"`` names a chunk that is not in the store, ``"fill"`` takes it to hold the fill value.
@@ -82,6 +85,7 @@ def scan(
 
     Time O(m n^2) for m rows; memory a few n x n matrices, whatever m is, times the folds and groups.
     """
+    source, rows = along(source, rows)
     opened = open_source(source, missing=missing, storage_options=storage_options)
     request = make_request(
         opened,

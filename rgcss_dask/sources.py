@@ -16,6 +16,7 @@ from rgcss_dask.dask_source import DaskFrameSource, DaskSource
 from rgcss_dask.files import filesystem, is_url
 from rgcss_dask.plan import Cuts
 from rgcss_dask.source import ArraySource, FrameSource, Reading, Source, SparseSource
+from rgcss_dask.xarray_source import XarraySource
 from rgcss_dask.zarr_source import ZarrSource
 
 
@@ -99,7 +100,8 @@ def _open(thing: Any, reading: Reading) -> Source:
             return kind.of(thing, reading)
     raise TypeError(
         f"a source must be a path or URL of a Zarr array, a Zarr, NumPy, SciPy sparse or Dask array, a "
-        f"pandas or Dask data frame, or a list of these; got {type(thing).__module__}.{type(thing).__qualname__}."
+        f"pandas or Dask data frame, a DataArray of Xarray, an AnnData, or a list of these; "
+        f"got {type(thing).__module__}.{type(thing).__qualname__}."
     )
 
 
@@ -129,6 +131,7 @@ KINDS: tuple[type[Source], ...] = (
     ArraySource,
     SparseSource,
     FrameSource,
+    XarraySource,
     DaskSource,
     DaskFrameSource,
     ZarrSource,
