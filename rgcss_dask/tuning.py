@@ -75,7 +75,7 @@ class CrossValidation:
         """Return the best lambda for exactly k columns; with ``one_se`` the largest within a standard error of it."""
         if not 1 <= k <= self.loss.shape[1]:
             raise ValueError(f"k must be from 1 to {self.loss.shape[1]}, the sizes that were tried; got {k}.")
-        return float(self.lams[_choose(self.loss, self.start, self.weight, one_se=one_se, only=k)[0]])
+        return float(self.lams[_choose(self.loss, self.start, self.weight, one_se, least=k, most=k)[0]])
 
     def __str__(self) -> str:
         count, sizes, folds = self.loss.shape
@@ -128,6 +128,10 @@ def cross_validate(
     picks is measured on the fold. Centring and scaling are learnt on the other folds too. Nothing but moments is
     needed, so there is no further pass. Time O(folds k n^2 lambdas), memory some four Grams besides the moments.
 
+    Folds must differ from each other as new data will differ. Those of a pass are drawn row by row; where neighbouring
+    rows belong together (a time series, pictures of one person) they promise too much, and whole runs of rows are
+    better held out: ``cross_validate(dataclasses.replace(moments, folds=moments.groups), k)``.
+
     Parameters
     ----------
     moments : moments with folds kept apart, ``scan(source, folds=5)``.
@@ -158,7 +162,7 @@ def cross_validate(
     losses = {what: np.stack([part.loss[what] for part in parts], axis=2) for what in OBJECTIVES}
     start = np.array([part.start for part in parts])
     weight = np.array([fold.weight for fold in folds])
-    best, size = _choose(losses[measure], start, weight, one_se=one_se, only=k if fixed_k else None)
+    best, size = _choose(losses[measure], start, weight, one_se, least=k if fixed_k else max(1, len(forced)), most=k)
     grid = grid * (moments.weight if per_row else 1.0)
     return CrossValidation(
         lams=grid,
@@ -197,7 +201,7 @@ class _How:
         """Select on all rows with what was chosen."""
         return select(
             moments,
-            max(k, len(self.include)),
+            k,
             lam=lam,
             objective=self.objective,
             include=self.include,
@@ -281,15 +285,10 @@ def mean_and_error(losses: Array, weight: Array) -> tuple[Array, Array]:
     return mean, np.sqrt((per_row - mean[..., None]) ** 2 @ share / (len(weight) - 1))
 
 
-def _choose(
-    losses: Array, start: Array, weight: Array, *, one_se: bool = False, only: int | None = None
-) -> tuple[int, int]:
+def _choose(losses: Array, start: Array, weight: Array, one_se: bool, *, least: int, most: int) -> tuple[int, int]:
     """Return the index of lambda and the number of columns: fewest columns, then largest lambda, near the best."""
     mean, error = mean_and_error(losses, weight)
-    if only is not None:
-        allowed = np.full_like(mean, np.inf)
-        allowed[:, only - 1] = mean[:, only - 1]
-        mean = allowed
+    mean[:, : least - 1] = mean[:, most:] = np.inf
     i, t = np.unravel_index(mean.argmin(), mean.shape)
     slack = error[i, t] if one_se else TIE * start.sum() / weight.sum()
     near = mean <= mean[i, t] + slack

@@ -158,6 +158,23 @@ def test_the_refit_is_the_selection_on_all_rows():
     assert 0 not in result.columns
 
 
+def test_included_columns_are_part_of_every_choice():
+    rng = np.random.default_rng(6)
+    # Noise, few rows and hardly a penalty: each further column predicts the others worse.
+    moments = with_folds(np.split(rng.standard_normal((12, 20)), 3))
+    assert rg.cross_validate(moments, 5, lams=1e-6).k == 1
+    result = rg.cross_validate(moments, 5, lams=1e-6, include=[4, 2, 7])
+    assert result.k == result.selection.k == 3
+
+
+def test_groups_may_serve_as_folds():
+    parts = uneven(factor_model(6))
+    moments = with_folds(parts)
+    grouped = replace(moments, folds=(), groups=moments.folds)
+    held_out = rg.cross_validate(replace(grouped, folds=grouped.groups), 3)
+    np.testing.assert_array_equal(held_out.loss, rg.cross_validate(moments, 3).loss)
+
+
 def test_columns_may_be_named():
     moments = with_folds(uneven(factor_model(6)))
     named = replace(moments, names=tuple("abcdefghijkl"))
@@ -206,10 +223,10 @@ def test_the_rule_of_one_standard_error():
     mean, error = mean_and_error(losses, weight)
     np.testing.assert_allclose(mean[0], [20, 10.2, 10])
     np.testing.assert_allclose(error, np.std(fold_noise, ddof=1) / 2)  # 0.577
-    assert _choose(losses, start, weight) == (0, 3)
-    assert _choose(losses, start, weight, one_se=True) == (1, 2)  # fewest columns, then the largest lambda
-    assert _choose(losses, start, weight, only=2) == (0, 2)
-    assert _choose(losses, start, weight, one_se=True, only=3) == (1, 3)
+    assert _choose(losses, start, weight, False, least=1, most=3) == (0, 3)
+    assert _choose(losses, start, weight, True, least=1, most=3) == (1, 2)  # fewest columns, then the largest lambda
+    assert _choose(losses, start, weight, False, least=2, most=2) == (0, 2)
+    assert _choose(losses, start, weight, True, least=3, most=3) == (1, 3)
 
 
 def test_folds_count_by_their_weight():
