@@ -200,6 +200,7 @@ def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
             data=values,
             chunks=(min(rows, moments.n), moments.n) if values.ndim == 2 else values.shape,
             compressors=[ZstdCodec(level=1), Crc32cCodec()],
+            config={"write_empty_chunks": True},  # a chunk of zeros that is not there could not be told from a lost one
         )
     head: dict[str, Any] = {k: getattr(moments, k) for k in ("rows", "weight", "exact", "dropped")}
     head["names"] = None if moments.names is None else list(moments.names)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rgcss_dask.archive import folder_of
 from rgcss_dask.files import Folder, is_url
-from rgcss_dask.one_pass import scan
+from rgcss_dask.one_pass import OtherPassError, scan
 from rgcss_dask.report import write_report
 from rgcss_dask.result import load_result, save_result
 from rgcss_dask.sources import open_source
@@ -156,7 +157,11 @@ def _work(job: Job, fingerprint: str) -> str:
             Path(place).parent.mkdir(parents=True, exist_ok=True)
     question = Question(**{name: _hashable(job.options[name]) for name in ASK if name in job.options})
     options = {name: job.options[name] for name in SCAN if name in job.options}
-    moments = scan(job.data, archive=job.moments, progress=False, **options)
+    try:
+        moments = scan(job.data, archive=job.moments, progress=False, **options)
+    except OtherPassError:  # the archive or its options changed since; these moments are the batch's own to replace
+        folder_of(job.moments).remove()
+        moments = scan(job.data, archive=job.moments, progress=False, **options)
     _, provenance = open_moments(job.moments, question)
     result = answer(moments, question, {**provenance, "job": fingerprint}, say=lambda message: None)
     if job.report is not None:

@@ -38,6 +38,10 @@ from rgcss_dask.xarray_source import along
 CHECKPOINTS = "checkpoints"
 
 
+class OtherPassError(ValueError):
+    """An archive or its checkpoints were made of other data, or in another way."""
+
+
 def scan(
     source: Any,
     *,
@@ -200,6 +204,7 @@ def run(request: Request, *, folder: Folder | None = None, progress: bool | Call
             moments, reads = run_on_threads(graph, key, report, plan.concurrency)
         else:
             moments, reads = run_on_cluster(client, graph, key, report, reporter)
+        reporter.finish()
     return Result(moments, reads)
 
 
@@ -287,7 +292,9 @@ def _open_checkpoints(folder: Folder, request: Request) -> Checkpoints:
     if found is not None:
         refuse_other(inside.address, json.loads(found), mine)
     inside.write("pass.json", json.dumps(mine).encode())
-    return Checkpoints(inside)
+    # In a folder named for the pass: a worker of a pass that was killed may still write, and must not be believed.
+    name = hashlib.blake2b(json.dumps(mine).encode(), digest_size=8).hexdigest()
+    return Checkpoints(inside.within(name))
 
 
 def discard_finished(folder: Folder, seen: int) -> None:
@@ -304,7 +311,7 @@ def refuse_other(address: str, there: dict[str, Any], here: dict[str, Any]) -> N
     different = [k for k in {**there, **here} if there.get(k) != json.loads(json.dumps(here)).get(k)]
     if different:
         values = "; ".join(f"{k}: {there.get(k)} there, {here.get(k)} asked for" for k in different)
-        raise ValueError(
+        raise OtherPassError(
             f"{address} holds a pass over other data or with other options ({values}). Make the call it was made "
             f"with, append() for rows that were added to a finished archive, give another path, or remove {address}."
         )

@@ -87,7 +87,7 @@ def _open_draft(
     identity = json.loads(json.dumps({**made_from, "columns": n, "dtype": dtype.str, "chunk": chunk}))
     if draft.exists():
         try:
-            array = zarr.open_array(draft, mode="r+")
+            array = zarr.open_array(draft, mode="r+", config={"write_empty_chunks": True})
             done = int((draft / DONE).read_text())
             if array.attrs.get(DRAFT) == identity and done % chunk == 0 and done <= array.shape[0]:
                 return array, done
@@ -101,6 +101,7 @@ def _open_draft(
         dtype=dtype,
         compressors=[ZstdCodec(level=1), Crc32cCodec()],
         attributes={DRAFT: identity},
+        config={"write_empty_chunks": True},  # a chunk of zeros that is not there could not be told from a lost one
     )
     _note(draft, 0)
     return array, 0

@@ -55,7 +55,7 @@ def statuses(content):
 
 def test_twenty_archives_three_of_them_broken(folder):
     done = run_batch(folder / "jobs.toml", say=lambda line: None)
-    assert statuses(done).count("done") == 17
+    assert statuses(done).count("done") == 17, table(done)
     reasons = {job["number"]: job["words"] for job in done["jobs"] if job["status"] == "failed"}
     assert "row 17, column 3" in reasons[5]
     assert "chunk" in reasons[8]

@@ -156,3 +156,11 @@ def test_a_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with pytest.raises(ImportError, match=r"needs h5py: pip install 'rgcss-dask\[hdf5\]'"):
         conversion._imported("h5py", "hdf5")
+
+
+def test_chunks_of_zeros_are_written(tmp_path, monkeypatch):
+    """A chunk that is left out because it is empty could not be told from one that was lost."""
+    monkeypatch.setattr(writer, "CHUNK_BYTES", 6 * 64)
+    np.save(tmp_path / "zeros.npy", np.zeros((500, 6), np.uint8))
+    convert(tmp_path / "zeros.npy", tmp_path / "out.zarr")
+    assert rg.scan(str(tmp_path / "out.zarr")).rows == 500
