@@ -303,8 +303,9 @@ class _Workspace:
         work = np.float32 if single else np.float64
         self.buffer: NDArray[Any] = np.empty((self.rows, n), work)
         self.ones: NDArray[Any] = np.ones(self.rows, work)
+        threads = threads if n > TILE else 1
         self._tiles = [np.empty((min(n, TILE), min(n, TILE)), work) for _ in range(threads)]
-        self._pool = ThreadPoolExecutor(threads, "rgcss-tile") if threads > 1 and n > TILE else None
+        self._pool = ThreadPoolExecutor(threads, "rgcss-tile") if threads > 1 else None
 
     def leave_exactness(self) -> None:
         """Go on in float64, as for any other dtype: weights with fractions cannot be exact."""
@@ -418,7 +419,7 @@ class NotFiniteError(ValueError):
 def block_rows(n: int, dtype: np.dtype[Any], precision: str = "double") -> int:
     """Rows multiplied at once: many enough to hide the addition of an n x n matrix, and no more."""
     short = dtype.itemsize == 1 or (precision == "single" and dtype.kind == "f" and dtype.itemsize <= 4)
-    return EXACT_ROWS if short else int(np.clip(2**21 // n, 2048, 2**15))
+    return EXACT_ROWS if short else int(np.clip(2**21 // n, 1024, 2**15))
 
 
 def check_real(dtype: np.dtype[Any]) -> None:

@@ -19,7 +19,7 @@ SPAN_ROWS = 2**13  # at least, so that making and merging an n x n matrix is a f
 SPAN_COUNT = 32  # at least, if the rows allow it, so that threads stay busy and progress is seen
 SPAN_LIMIT = 2**12  # at most; with the merges, a graph of under 10,000 tasks
 READ_BYTES = 2**24  # asked of the store at once
-CELL_ROWS = 2**11  # read at once for each part kept apart, so that its products stay large
+CELL_ROWS = 2**10  # read at once, at least, for each part kept apart, so that its products stay large
 # A checkpoint takes about as long as the products of 1,000 rows: a few per cent of this many.
 SAVE_ROWS = 2**15
 SAVE_GROWTH = 8  # a saved node is that many times larger than the saved nodes it replaces
@@ -148,7 +148,15 @@ def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int
     read_rows = _read_rows(geometry, options)
     spans, largest = len(edges) - 1, _largest_read(geometry, edges, read_rows)
     needs = [
-        memory_need(geometry, options, spans=spans, read_rows=largest, concurrency=c, chain=chain)
+        memory_need(
+            geometry,
+            options,
+            spans=spans,
+            read_rows=largest,
+            concurrency=c,
+            tile_threads=_tile_threads(threads, c),
+            chain=chain,
+        )
         for c in range(1, max(1, min(threads, spans)) + 1)
     ]
     if needs[0] > budget:
@@ -161,7 +169,7 @@ def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int
         tuple(parents),
         read_rows,
         concurrency,
-        min(TILE_THREADS, max(1, threads // concurrency)),
+        _tile_threads(threads, concurrency),
         needs[concurrency - 1],
     )
 
@@ -176,7 +184,14 @@ def span_edges(geometry: Geometry) -> Cuts:
 
 
 def memory_need(
-    geometry: Geometry, options: Options, *, spans: int, read_rows: int, concurrency: int, chain: bool
+    geometry: Geometry,
+    options: Options,
+    *,
+    spans: int,
+    read_rows: int,
+    concurrency: int,
+    tile_threads: int,
+    chain: bool,
 ) -> int:
     """Count the bytes a pass may hold at once."""
     n = geometry.columns
@@ -185,7 +200,7 @@ def memory_need(
     touched = 0 if options.groups == 0 else min(options.groups, -(-options.groups // spans) + 1)
     accumulators = (kept_apart + touched) * matrix
     double = options.precision == "double" and geometry.dtype.itemsize > 1
-    tiles = min(n, TILE) ** 2 * (TILE_THREADS if n > TILE else 1)
+    tiles = min(n, TILE) ** 2 * tile_threads
     work = (8 if double else 4) * (tiles + n * block_rows(n, geometry.dtype, options.precision))
     gaps = 0 if options.matrices == 1 else 2 * matrix + 2 * 8 * read_rows * n
     gathered = 2 if options.folds or options.groups or options.fraction is not None else 1
@@ -193,6 +208,10 @@ def memory_need(
     waiting = 1 if chain else int(np.ceil(np.log2(spans))) + concurrency if spans > 1 else 0
     results = waiting * (kept_apart + touched) * matrix + options.groups * matrix + matrix
     return OVERHEAD + concurrency * (accumulators + work + gaps + reading) + results
+
+
+def _tile_threads(threads: int, concurrency: int) -> int:
+    return min(TILE_THREADS, max(1, threads // concurrency))
 
 
 def thinned(cuts: Cuts, rows: int) -> Cuts:
@@ -207,8 +226,7 @@ def thinned(cuts: Cuts, rows: int) -> Cuts:
 
 def _read_rows(geometry: Geometry, options: Options) -> int:
     parts = max(1, options.folds) * (2 if options.groups else 1)
-    enough = CELL_ROWS * parts if parts > 1 else 1
-    return max(1, READ_BYTES // geometry.row_bytes, enough)
+    return max(READ_BYTES // geometry.row_bytes, CELL_ROWS * parts)
 
 
 def _largest_read(geometry: Geometry, edges: Cuts, read_rows: int) -> int:

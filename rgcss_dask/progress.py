@@ -67,6 +67,12 @@ class Reporter:
             self._spans += spans
             self._tell(self._state())
 
+    def finish(self) -> None:
+        """Tell that all rows are read; the last reports of a cluster may come after its result."""
+        with self._lock:
+            self._rows = self._total_rows
+            self._tell(self._state())
+
     def _state(self) -> Progress:
         return Progress(
             self._rows,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rgcss_dask.anndata_source import AnnDataSource, holds_anndata
 from rgcss_dask.dask_source import DaskFrameSource, DaskSource
 from rgcss_dask.files import filesystem, is_url
 from rgcss_dask.plan import Cuts
@@ -95,6 +96,8 @@ def open_source(thing: Any, *, missing: str = "raise", storage_options: dict[str
 def _open(thing: Any, reading: Reading) -> Source:
     if isinstance(thing, Source):
         return thing
+    if holds_anndata(thing, reading):
+        return AnnDataSource.of(thing, reading)
     for kind in KINDS:
         if kind.takes(thing):
             return kind.of(thing, reading)
@@ -134,5 +137,6 @@ KINDS: tuple[type[Source], ...] = (
     XarraySource,
     DaskSource,
     DaskFrameSource,
+    AnnDataSource,
     ZarrSource,
 )

@@ -152,7 +152,7 @@ class _StrictStore(WrapperStore[Store]):
 
 def open_array(address: str, storage_options: dict[str, Any] | None = None) -> zarr.Array[Any]:
     """Open a Zarr array for reading at a path or URL, also within a group or a zip file."""
-    store, path = _store_of(address, storage_options or {})
+    store, path = open_store(address, storage_options or {})
     try:
         return zarr.open_array(store, path=path, mode="r")
     except (ContainsGroupError, NodeTypeValidationError):
@@ -165,7 +165,8 @@ def open_array(address: str, storage_options: dict[str, Any] | None = None) -> z
         raise ValueError(message) from None
 
 
-def _store_of(address: str, storage_options: dict[str, Any]) -> tuple[Store, str]:
+def open_store(address: str, storage_options: dict[str, Any]) -> tuple[Store, str]:
+    """Return the store at a path or URL, and the path within it, for reading."""
     if is_url(address):
         filesystem(address, storage_options)  # says which package is missing
         return FsspecStore.from_url(address, storage_options=storage_options, read_only=True), ""
@@ -190,6 +191,12 @@ def _list_arrays(address: str, store: Store, path: str) -> str:
 def strict_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
     """Return the array such that reading a missing chunk is a `MissingChunkError`."""
     return zarr.open_array(_StrictStore(array.store), path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
+
+
+def strict_group(group: zarr.Group) -> zarr.Group:
+    """Return the group such that reading a missing chunk in it is a `MissingChunkError`."""
+    store, zarr_format = _StrictStore(group.store), group.metadata.zarr_format
+    return zarr.open_group(store, path=group.path, mode="r", zarr_format=zarr_format)
 
 
 def _is_process_local(store: Store) -> bool:

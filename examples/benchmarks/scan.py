@@ -8,6 +8,7 @@ of threads with BLAS at one thread each: nobody can be faster with the same read
 """
 
 import argparse
+import importlib
 import shutil
 import statistics
 import tempfile
@@ -19,6 +20,7 @@ import dask
 import dask.array as da
 import numpy as np
 import zarr
+from distributed import Client, LocalCluster
 
 import rgcss_dask as rg
 from rgcss_dask.threads import available_cpus, single_threaded_blas
@@ -133,26 +135,26 @@ def with_archive(path: str) -> None:
 
 def peers(path: str) -> dict:
     ways = {"da.cov": lambda: da.cov(da.from_zarr(path).astype("f8"), rowvar=False).compute()}
-    try:
-        from dask_ml.decomposition import PCA, IncrementalPCA
-    except ImportError:
-        print("  (dask-ml is not installed)")
-    else:
-        X = da.from_zarr(path).astype("f8")
-        ways["dask-ml PCA"] = lambda: PCA(30, svd_solver="full").fit(X)
-        ways["dask-ml IncrementalPCA"] = lambda: IncrementalPCA(30).fit(X)
-    try:
-        from scanpy.preprocessing._pca._dask import _cov_sparse_dask
-    except ImportError:
-        print("  (scanpy is not installed)")
-    else:
-        ways["scanpy covariance"] = lambda: _cov_sparse_dask(da.from_zarr(path).astype("f8"), return_gram=True)
+    X = da.from_zarr(path).astype("f8")
+    ml = optional("dask_ml.decomposition")
+    if ml is not None:
+        ways["dask-ml PCA"] = lambda: ml.PCA(30, svd_solver="full").fit(X)
+        ways["dask-ml IncrementalPCA"] = lambda: ml.IncrementalPCA(30).fit(X)
+    scanpy = optional("scanpy.preprocessing._pca._dask")
+    if scanpy is not None:
+        ways["scanpy covariance"] = lambda: scanpy._cov_sparse_dask(X, return_gram=True)
     return ways
 
 
-def on_cluster(path: str, repeats: int) -> None:
-    from distributed import Client, LocalCluster
+def optional(name: str):
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        print(f"  ({name.split('.')[0]} is not installed)")
+        return None
 
+
+def on_cluster(path: str, repeats: int) -> None:
     ratios = []
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         for _ in range(repeats):
