@@ -49,9 +49,11 @@ def style() -> Iterator[None]:
 
 def _chart(height: float = 230) -> tuple[Figure, Axes]:
     """Start a drawing with two quiet axes, ``height`` in the units of the SVG."""
-    figure = Figure(figsize=(UNITS / 72, height / 72), layout="constrained")
+    figure = Figure(figsize=(UNITS / 72, height / 72))
     figure.patch.set_visible(False)
-    axes = figure.add_subplot()
+    # Fixed margins, so that charts side by side stand in line.
+    left, right, bottom, top = 50 / UNITS, 14 / UNITS, 44 / height, 28 / height
+    axes = figure.add_axes((left, bottom, 1 - left - right, 1 - bottom - top))
     axes.patch.set_visible(False)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -158,7 +160,7 @@ def _end(axes: Axes, k: int, value: float, *, above: bool) -> None:
     axes.annotate(
         words,
         (k, value),
-        (0, 8 if above else -8),
+        (0, 13 if above else -13),  # clear of its own line
         textcoords="offset points",
         color=ACCENT,
         ha="right",
@@ -246,7 +248,7 @@ def size_chart(tuning: Tuning, label: str) -> str:
     where = np.arange(1, len(mean) + 1)
     some = np.unique(np.linspace(0, len(mean) - 1, 24).round().astype(int))
     axes.plot(where, mean, color=SECOND, linewidth=1.4)
-    axes.errorbar(where[some], mean[some], error[some], fmt="none", ecolor=SECOND, elinewidth=1.2, capsize=2)
+    axes.errorbar(where[some], mean[some], error[some], fmt="none", color=SECOND, elinewidth=1.2, capsize=2)
     i = tuning.k - 1
     axes.errorbar([tuning.k], mean[[i]], error[[i]], color=ACCENT, elinewidth=1.8, capsize=4, marker="o", markersize=6)
     _share_axis(axes, np.concatenate([mean - error, mean + error]))
@@ -299,7 +301,7 @@ def scatter_chart(original: Array, rebuilt: Array, label: str) -> str:
     axes.plot(ends, ends, color=MUTED, linewidth=1)
     axes.scatter(original, rebuilt, s=7, color=ACCENT, alpha=0.55, linewidths=0)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-    _name_axes(axes, "original value, as prepared", "reconstructed value")
+    _name_axes(axes, "original, in standard deviations from the mean", "reconstructed")
     return _to_svg(figure, label)
 
 
@@ -311,7 +313,7 @@ def field_picture(layout: Layout, values: Array, label: str, *, marks: NDArray[n
     _draw_field(axes, layout, values)
     if layout.image:
         axes.set_axis_off()
-        figure.get_layout_engine().set(w_pad=0, h_pad=0)  # type: ignore[union-attr, call-arg]
+        axes.set_position((0.0, 0.0, 1.0, 1.0))
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
         _name_axes(axes, layout.x_label[:40], layout.y_label[:40])
@@ -323,11 +325,13 @@ def field_picture(layout: Layout, values: Array, label: str, *, marks: NDArray[n
 def _draw_field(axes: Axes, layout: Layout, values: Array) -> None:
     greys = LinearSegmentedColormap.from_list("greys", GREYS)
     if layout.image:
-        axes.imshow(values.reshape(layout.image), cmap=greys, norm=_norm(values), interpolation="none")
+        axes.imshow(
+            np.ma.masked_invalid(values).reshape(layout.image), cmap=greys, norm=_norm(values), interpolation="none"
+        )
         return
     if layout.axes:
         x, y = layout.axes
-        C = values.reshape(len(y), len(x))
+        C = np.ma.masked_invalid(values).reshape(len(y), len(x))
         axes.pcolormesh(x, y, C, cmap=greys, norm=_norm(values), shading="nearest", rasterized=True)
     else:
         size = float(np.clip(30000 / len(values), 4, 160))
@@ -354,7 +358,7 @@ def _height(layout: Layout) -> float:
     if layout.image:
         return float(np.clip(UNITS * layout.image[0] / layout.image[1], 60, 520))
     wide, high = (max(float(np.ptp(values)), 1e-300) for values in (layout.x, layout.y))
-    return float(np.clip(330 * _aspect(layout) * high / wide + 56, 140, 520))
+    return float(np.clip((UNITS - 64) * _aspect(layout) * high / wide + 72, 150, 520))
 
 
 def _number(axes: Axes, layout: Layout, marks: NDArray[np.intp]) -> None:
@@ -378,8 +382,10 @@ def _number(axes: Axes, layout: Layout, marks: NDArray[np.intp]) -> None:
 
 
 def picture(values: Array, low: float, high: float) -> bytes:
-    """Return an image as PNG, a pixel for each value."""
+    """Return an image as PNG, a pixel for each value; what is not finite is left out."""
     buffer = io.BytesIO()
     greys = LinearSegmentedColormap.from_list("greys", GREYS)
-    imsave(buffer, values, vmin=low, vmax=high if high > low else low + 1.0, cmap=greys, format="png")
+    ends = (low, high) if low < high else (low, low + 1.0) if np.isfinite(low) else (0.0, 1.0)
+    seen = np.ma.masked_invalid(values)
+    imsave(buffer, seen, vmin=ends[0], vmax=ends[1], cmap=greys, format="png")
     return buffer.getvalue()

@@ -41,7 +41,7 @@ def figure(title: str, picture: str, note: str = "", legend: Iterable[tuple[str,
     keys = "".join(f'<span class="key {kind}">{words}</span>' for kind, words in legend)
     keys = f'<p class="legend">{keys}</p>' if keys else ""
     note = f"<p>{note}</p>" if note else ""
-    return f"<figure><figcaption><h3>{title}</h3>{note}{keys}</figcaption>{picture}</figure>"
+    return f"<figure><figcaption><strong>{title}</strong>{note}{keys}</figcaption>{picture}</figure>"
 
 
 def row_of(*figures: str) -> str:

@@ -249,7 +249,7 @@ def _scatter(result: Result, samples: Samples) -> str:
     known = known[np.linspace(0, len(known) - 1, min(len(known), SHOWN)).astype(np.intp)] if len(known) else known
     label = f"Scatter chart of {len(known)} values of unpicked columns, reconstructed against original."
     chart = figures.scatter_chart(original[known], rebuilt[known], label)
-    note = "Values of unpicked columns, in standard deviations from their mean. On the line they would be exact."
+    note = "Values of unpicked columns. On the line they would be exact."
     return figure("Reconstructed against original", chart, note)
 
 
@@ -264,11 +264,12 @@ def _strips(result: Result, shape: tuple[int, int], samples: Samples) -> str:
     ):
         cells = []
         for row, original, image in zip(samples.rows, samples.original, values, strict=True):
-            png = figures.picture(image.reshape(shape), float(np.nanmin(original)), float(np.nanmax(original)))
+            known = original[np.isfinite(original)]
+            png = figures.picture(image.reshape(shape), known.min(initial=np.inf), known.max(initial=-np.inf))
             data = base64.b64encode(png).decode()
             size = f'width="{shape[1]}" height="{shape[0]}"'
             cells.append(f'<img src="data:image/png;base64,{data}" {size} alt="{what}, row {int(row)}">')
-        strips.append(f"<figure><figcaption><h3>{what}</h3></figcaption><div>{''.join(cells)}</div></figure>")
+        strips.append(f"<figure><figcaption><strong>{what}</strong></figcaption><div>{''.join(cells)}</div></figure>")
     return f'<div class="strips">{"".join(strips)}</div>'
 
 
