@@ -81,6 +81,16 @@ def test_held_out_loss_of_exact_8_bit_folds_equals_the_loss_of_the_rows():
     assert_held_out_losses(result, [part.astype(float) for part in parts], True, None)
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize(("center", "scale"), [(False, 255.0), (True, "std")])
+def test_held_out_losses_of_real_images_equal_those_of_the_rows(data_dir, center, scale):
+    X = np.load(data_dir / "mnist.npz")["train"][:1500]
+    X = X[:, np.all([part.std(axis=0) > 0 for part in np.split(X, 3)], axis=0)]  # dead pixels cannot be standardised
+    parts = np.split(X, 3)
+    result = rg.cross_validate(with_folds(parts), 24, lam_per_row=[1e-6, 1e-3], center=center, scale=scale)
+    assert_held_out_losses(result, [part.astype(float) for part in parts], center, scale)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["unselected", "all"]), st.booleans(), st.booleans())
 def test_held_out_losses_of_generated_folds(seed, objective, center, per_row):
