@@ -171,23 +171,28 @@ def page(cases, samples):
         f"cases, and worse by more than one in {len(worse)}:",
         "",
         *(f"- {case.name}, {case.rows} rows, k = {case.k}: {case.reason()}." for case in worse),
-        "",
-        *NOTES,
+        *notes(cases),
     ]
     return "\n".join(lines) + "\n"
 
 
-NOTES = (
-    "The faces of the test set belong to people who are not in the training rows (YaleB: all but one of them). Folds "
-    "cut at random show the same people on both sides: they promise too much and choose too small a lambda. The lines "
-    "'folds by person' keep each person in one fold. Cut folds so that they differ from each other as new data will.",
-    "",
-    "The test part of OnlineNews has one row with values hundreds of standard deviations out, which no training row "
-    "prepares for. The lines 'outlier removed' leave that one row out.",
-    "",
-    "The paper's lambda = 1 suits values between 0 and 1. The lines 'grey levels 0 to 255' are the same faces before "
-    "division by 255, where lambda = 1 is next to none; the tuned lambda moves with the scale.",
-)
+NOTES = {  # what to know of the data sets whose lines have this in their name
+    "person": "The faces of the test set belong to people who are not in the training rows (YaleB: all but one of "
+    "them). Folds cut at random show the same people on both sides: they promise too much and choose too small a "
+    "lambda. The lines 'folds by person' keep each person in one fold. Cut folds so that they differ from each other "
+    "as new data will.",
+    "OnlineNews": "The test part of OnlineNews has one row with values hundreds of standard deviations out, which no "
+    "training row prepares for. The lines 'outlier removed' leave that one row out.",
+    GREY: "The paper's lambda = 1 suits values between 0 and 1. The lines 'grey levels 0 to 255' are the same faces "
+    "before division by 255, where lambda = 1 is next to none; the tuned lambda moves with the scale.",
+}
+
+
+def notes(cases):
+    """The paragraphs that concern these cases."""
+    for part, text in NOTES.items():
+        if any(part in case.name for case in cases):
+            yield from ("", text)
 
 
 def main():
