@@ -10,7 +10,8 @@ import zarr
 from numpy.typing import NDArray
 
 from rgcss_dask.plan import Cuts
-from rgcss_dask.source import BLOCK_BYTES, ArraySource, Reading, Source, SparseSource, dense, even_cuts, is_sparse
+from rgcss_dask.source import BLOCK_BYTES, ArraySource, Reading, Source, SparseSource, even_cuts, is_sparse
+from rgcss_dask.sparse_rows import SparseRows
 from rgcss_dask.zarr_source import ZarrSource, open_store, strict_group
 
 ENCODING = "encoding-type"
@@ -61,14 +62,14 @@ class AnnDataSource(Source):
         return even_cuts(self.shape[0], max(1, 4 * BLOCK_BYTES // (self.shape[1] * self.dtype.itemsize)))
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Read cells; an error names the rows."""
-        return dense(self.read_sparse(start, stop))
+        """Read cells and make them dense."""
+        return np.asarray(self.read_block(start, stop))
 
-    def read_sparse(self, start: int, stop: int) -> Any:
+    def read_block(self, start: int, stop: int) -> SparseRows:
         """Read cells as they are stored."""
         if self._opened is None:  # the pointers to all rows are read once
             self._opened = _anndata().io.sparse_dataset(self._group)
-        return self._opened[start:stop]
+        return SparseRows(self._opened[start:stop])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
@@ -86,7 +87,7 @@ def _in_memory(adata: Any) -> Source:
     X, names = adata.X, tuple(str(name) for name in adata.var_names)
     source: Any = SparseSource.of(X, Reading()) if is_sparse(X) else ArraySource(np.asarray(X))
     source.names = names
-    return source  # type: ignore[no-any-return]
+    return source
 
 
 def _no_x(address: str, layers: list[str]) -> str:

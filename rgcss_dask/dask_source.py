@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.plan import Cuts, Geometry
 from rgcss_dask.source import Reading, Source, dense, frame_dtype
+from rgcss_dask.sparse_rows import SparseRows
 
 
 class DaskSource(Source):
@@ -120,6 +121,14 @@ class _Computed(Source):
     def cuts(self) -> Cuts:
         """Where the blocks begin."""
         return self._starts
+
+    def read_block(self, start: int, stop: int) -> NDArray[Any] | SparseRows:
+        """Cut the rows out of the blocks; out of CSR blocks as sparse ones."""
+        if len(self._blocks) != 1 or getattr(self._blocks[0], "format", "") != "csr":
+            return self.read(start, stop)
+        first = int(self._starts[0])
+        rows = SparseRows(self._blocks[0][start - first : stop - first])
+        return rows if rows.dtype == self.dtype and rows.shape[1] == self.shape[1] else self.read(start, stop)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Cut the rows out of the blocks."""

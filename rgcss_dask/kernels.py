@@ -254,6 +254,20 @@ def tile_sums(
 
 
 @_compiled
+def add_sparse_products(
+    indptr: NDArray[Any], indices: NDArray[Any], data: Array, weights: Array, product: Array
+) -> None:
+    """Add w x x' to the upper triangle for each row x of a CSR block with sorted indices."""
+    for r in range(len(indptr) - 1):
+        stop = indptr[r + 1]
+        for a in range(indptr[r], stop):
+            v = weights[r] * data[a]
+            row = product[indices[a]]
+            for b in range(a, stop):
+                row[indices[b]] += v * data[b]
+
+
+@_compiled
 def row_squares(G: Array, out: Array, start: int, stop: int) -> None:
     """Put the squared norm of rows start to stop of G into ``out``."""
     for i in range(start, stop):

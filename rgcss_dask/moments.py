@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rgcss_dask.sparse_rows import SparseRows
+
 Array = NDArray[np.float64]
 
 # Signed 8-bit products are at most 2**14, so a float32 sum of 1024 of them is at most 2**24: still exact.
@@ -233,13 +235,17 @@ class Accumulator:
         self._product = np.zeros((n, n))
 
     def add(
-        self, block: NDArray[Any], weights: NDArray[Any] | None = None, *, also: Sequence[Accumulator] = ()
+        self, block: NDArray[Any] | SparseRows, weights: NDArray[Any] | None = None, *, also: Sequence[Accumulator] = ()
     ) -> None:
         """Add the rows of a block; a value that is not finite is a `NotFiniteError` that gives its place.
 
         ``also`` names further accumulators, which get the same rows for an addition instead of a product.
         """
         targets = (self, *also)
+        if isinstance(block, SparseRows):
+            if not self._work.exact and block.pays and _add_sparse(block, weights, targets):
+                return
+            block = np.asarray(block)
         if self._work.exact and weights is not None and weights.dtype.kind == "f":
             self._work.leave_exactness()
         for start in range(0, len(block), self._work.rows):
@@ -388,6 +394,25 @@ def _add_near_mean(
     work.add_products(X, targets)
     for target in targets:
         target._take(weight, shift.astype(np.float64), total)
+
+
+def _add_sparse(block: SparseRows, weights: NDArray[Any] | None, targets: Sequence[Accumulator]) -> bool:
+    """Add products about zero, unless a column lies so far from it that centring would cost digits."""
+    w = np.ones(len(block)) if weights is None else weights.astype(np.float64)
+    weight = float(w.sum())
+    total, squares = block.sums(w)
+    if not np.all(np.isfinite(squares)):
+        return False  # the dense way finds the place
+    if weight > 0:
+        mean = total / weight
+        if np.any(mean**2 > DRIFT * np.maximum(squares / weight - mean**2, 0.0)):
+            return False
+        for target in targets:
+            block.add_products(w, target._product)
+            target._take(weight, np.zeros(len(total)), total)
+    for target in targets:
+        target._rows += len(block)
+    return True
 
 
 def _first_shift(piece: NDArray[Any]) -> Array:

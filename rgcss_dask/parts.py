@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rgcss_dask.gaps import Gaps
 from rgcss_dask.moments import Accumulator, Moments, NotFiniteError
 from rgcss_dask.plan import Options
+from rgcss_dask.sparse_rows import SparseRows
 
 Key = tuple[str, int]  # ("rows", 0), ("fold", k) or ("group", g)
 Sums = Moments | Gaps
@@ -85,7 +86,7 @@ class Collector:
     _crc: int = 0
 
     def add(
-        self, block: NDArray[Any], start: int, weights: NDArray[Any] | None, mask: NDArray[np.bool_] | None
+        self, block: NDArray[Any] | SparseRows, start: int, weights: NDArray[Any] | None, mask: NDArray[np.bool_] | None
     ) -> None:
         """Add a block that begins at row ``start``; only rows of the mask, if there is one."""
         if self.options.checksum:
@@ -141,14 +142,14 @@ class Collector:
         keys: list[Key] = [("fold", fold)] if self.options.folds else []
         return keys + ([("group", group)] if self.options.groups else [])
 
-    def _add_cell(self, block: NDArray[Any], weights: NDArray[Any] | None, keys: list[Key]) -> None:
+    def _add_cell(self, block: NDArray[Any] | SparseRows, weights: NDArray[Any] | None, keys: list[Key]) -> None:
         if self.dtype.kind == "f" and self.options.nan == "mean":
-            sums = Gaps.of(block, weights)
+            sums = Gaps.of(np.asarray(block), weights)
             for key in keys:
                 self._sums[key] = self._sums[key].merge(sums) if key in self._sums else sums
             return
         if self.dtype.kind == "f" and self.options.nan == "drop":
-            block, weights = self._without_gaps(block, weights, keys)
+            block, weights = self._without_gaps(np.asarray(block), weights, keys)
         first, *others = [self._accumulator(key, block.shape[1]) for key in keys]
         first.add(block, weights, also=others)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.moments import check_real
 from rgcss_dask.plan import Cuts, Geometry
+from rgcss_dask.sparse_rows import SparseRows
 
 BLOCK_BYTES = 2**20  # between the rows at which a matrix without chunks may be cut
 
@@ -57,6 +58,10 @@ class Source(ABC):
     @abstractmethod
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows as a dense array."""
+
+    def read_block(self, start: int, stop: int) -> NDArray[Any] | SparseRows:
+        """Return rows to be multiplied: dense, or as they are stored where that is sparse."""
+        return self.read(start, stop)
 
     def stamps(self, edges: Cuts) -> list[str] | None:
         """Describe what is stored for each row range, without reading it, or None if that cannot be told.
@@ -134,7 +139,11 @@ class ArraySource(Source):
 
 
 class SparseSource(ArraySource):
-    """A SciPy sparse matrix; rows become dense a few megabytes at a time."""
+    """A SciPy sparse matrix; rows that are not multiplied as they are become dense a few megabytes at a time."""
+
+    def read_block(self, start: int, stop: int) -> NDArray[Any] | SparseRows:
+        """Return sparse rows."""
+        return SparseRows(self._array[start:stop])
 
     @classmethod
     def takes(cls, thing: Any) -> bool:

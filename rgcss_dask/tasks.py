@@ -18,6 +18,7 @@ from rgcss_dask.moments import Moments, NotFiniteError
 from rgcss_dask.parts import Collector, Parts, Read
 from rgcss_dask.plan import Plan
 from rgcss_dask.source import Source
+from rgcss_dask.sparse_rows import SparseRows
 from rgcss_dask.threads import single_threaded_blas
 from rgcss_dask.vectors import checked_entries
 
@@ -108,18 +109,18 @@ def _keep(job: Job, index: int, parts: Parts) -> Parts:
     return parts
 
 
-def _ahead(source: Source, reads: list[tuple[int, int]]) -> Iterator[tuple[int, NDArray[Any]]]:
+def _ahead(source: Source, reads: list[tuple[int, int]]) -> Iterator[tuple[int, NDArray[Any] | SparseRows]]:
     """Yield the blocks; where reading waits for a network, the next one is under way meanwhile."""
     if not source.waits:
         for start, stop in reads:
-            yield start, source.read(start, stop)
+            yield start, source.read_block(start, stop)
         return
     with ThreadPoolExecutor(1, "rgcss-read") as pool:
-        coming = pool.submit(source.read, *reads[0])
+        coming = pool.submit(source.read_block, *reads[0])
         for (start, _), after in zip(reads, [*reads[1:], None], strict=True):
             block = coming.result()
             if after is not None:
-                coming = pool.submit(source.read, *after)
+                coming = pool.submit(source.read_block, *after)
             yield start, block
 
 
