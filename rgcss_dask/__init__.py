@@ -35,6 +35,8 @@ _HOME = {
     "select": "greedy",
     "stability": "subsets",
     "stability_under_noise": "subsets",
+    "write_reconstruction": "apply",
+    "write_reduced": "apply",
     "write_report": "report",
 }
 

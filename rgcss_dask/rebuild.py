@@ -90,6 +90,7 @@ class Take:
         if bad.any():
             row, place = (int(i) for i in np.argwhere(bad)[0])
             raise NotFiniteError(row, int(self.columns[place]), float(X[row, place]))
+        assert self.mean is not None  # given with "mean"
         filled = np.where(np.isnan(X), self.mean, X).astype(X.dtype)
         return filled if isinstance(taken, np.ndarray) else type(taken)(filled)
 
