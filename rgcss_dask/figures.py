@@ -52,7 +52,7 @@ def _chart(height: float = 230) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(UNITS / 72, height / 72))
     figure.patch.set_visible(False)
     # Fixed margins, so that charts side by side stand in line.
-    left, right, bottom, top = 50 / UNITS, 14 / UNITS, 44 / height, 28 / height
+    left, right, bottom, top = 50 / UNITS, 14 / UNITS, 44 / height, 23 / height
     axes = figure.add_axes((left, bottom, 1 - left - right, 1 - bottom - top))
     axes.patch.set_visible(False)
     for side in ("top", "right", "left"):
@@ -66,7 +66,7 @@ def _chart(height: float = 230) -> tuple[Figure, Axes]:
 
 def _name_axes(axes: Axes, x: str, y: str) -> None:
     axes.set_xlabel(x, color=MUTED)
-    axes.set_title(y, color=MUTED, loc="left", fontsize=11, pad=8)
+    axes.set_title(y, color=MUTED, loc="left", fontsize=11, pad=9)
 
 
 def _count_axis(axes: Axes, k: int) -> None:
@@ -272,7 +272,7 @@ def frequency_chart(frequency: Array, chance: float, label: str) -> str:
     figure, axes = _chart()
     k = len(frequency)
     axes.bar(np.arange(1, k + 1), frequency, width=0.8 if k <= 80 else 1.0, color=ACCENT, linewidth=0)
-    axes.axhline(chance, color=MUTED, linestyle=":", linewidth=1.6)
+    axes.axhline(chance, color=INK, linestyle=":", linewidth=1.6)
     axes.set_ylim(0, 1.0)
     axes.yaxis.set_major_formatter(FuncFormatter(_percent))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=7))

@@ -27,7 +27,7 @@ class Layout:
         """Say where a column lies."""
         if self.image:
             return f"row {int(self.y[column])}, column {int(self.x[column])}"
-        return f"{self.x_label} {self.x[column]:.6g}, {self.y_label} {self.y[column]:.6g}"
+        return f"{self.x_label} {self.x[column]:.5g}, {self.y_label} {self.y[column]:.5g}"
 
     @property
     def on_the_globe(self) -> bool:

@@ -37,7 +37,7 @@ def section(title: str, lead: str, *parts: str) -> str:
 
 
 def figure(title: str, picture: str, note: str = "", legend: Iterable[tuple[str, str]] = ()) -> str:
-    """Return a picture under its title, a note and a legend of (class, words)."""
+    """Return a picture under its title, a note and a legend of (class, HTML)."""
     keys = "".join(f'<span class="key {kind}">{words}</span>' for kind, words in legend)
     keys = f'<p class="legend">{keys}</p>' if keys else ""
     note = f"<p>{note}</p>" if note else ""

@@ -281,9 +281,10 @@ def _choice(tuning: Tuning) -> str:
         label = f"Heat map of the loss on rows held out, over lambda and the number of columns; chosen: {at}."
         low, high = float(tuning.mean.min()), float(tuning.mean.max())
         ramp = f'<span class="ramp" style="background:linear-gradient(90deg,{",".join(figures.HEAT[::-1])})"></span>'
-        scale = f'<span class="key">{percent(low)} {ramp} {percent(high)} left unexplained</span>'
-        picture = f'<p class="legend">{scale}</p>{figures.surface_chart(tuning, label)}'
-        parts.append(figure("Every lambda and size", picture, "The ring is the choice."))
+        legend = [("", f"{percent(low)} {ramp} {percent(high)} left unexplained")]
+        parts.append(
+            figure("Every lambda and size", figures.surface_chart(tuning, label), "The ring is the choice.", legend)
+        )
     if len(tuning.lams) > 1:
         label = f"Chart with error bars: loss on rows held out against lambda with {tuning.k} columns; {at}."
         note = "With one standard error over the folds."
@@ -307,7 +308,7 @@ def _trust(result: Result, trust: Trust) -> str:
         f"Bar chart: of {result.k} picked columns, {int((again >= 0.9).sum())} are picked in at least 90 % of "
         f"{trust.resamples} resamples; by chance a column is picked in {percent(result.k / result.n)}."
     )
-    legend = [("accent block", "picked again"), ("muted dotted", "by chance")]
+    legend = [("accent block", "picked again"), ("ink dotted", "by chance")]
     chart = figure("Picked again", figures.frequency_chart(again, result.k / result.n, label), "", legend)
     plain = (
         f"Two of {trust.resamples} resamples of the rows share columns with a Jaccard index of {trust.jaccard:.2f} on "
