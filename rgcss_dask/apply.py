@@ -112,7 +112,8 @@ def _opened(source: Any, rows: str | None, missing: str, storage_options: dict[s
 def _columns(picked: Selection | ArrayLike, source: Source) -> NDArray[np.intp]:
     if isinstance(picked, Selection) and picked.n != source.shape[1]:
         raise ValueError(
-            f"the matrix must have the {picked.n} columns that were chosen from; {source.address} has {source.shape[1]}."
+            f"the matrix must have the {picked.n} columns that were chosen from; {source.address} has "
+            f"{source.shape[1]}."
         )
     given = picked.columns if isinstance(picked, Selection) else np.atleast_1d(np.asarray(picked))
     columns = np.sort(column_indices(given.tolist(), source.shape[1], source.names))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rgcss_dask.anndata_source import AnnDataSource, holds_anndata
 from rgcss_dask.dask_source import DaskFrameSource, DaskSource
 from rgcss_dask.files import filesystem, is_url
+from rgcss_dask.packed_source import unpacked
 from rgcss_dask.plan import Cuts
 from rgcss_dask.source import ArraySource, FrameSource, Reading, Source, SparseSource
 from rgcss_dask.xarray_source import XarraySource
@@ -100,7 +101,7 @@ def _open(thing: Any, reading: Reading) -> Source:
         return AnnDataSource.of(thing, reading)
     for kind in KINDS:
         if kind.takes(thing):
-            return kind.of(thing, reading)
+            return unpacked(kind.of(thing, reading))
     raise TypeError(
         f"a source must be a path or URL of a Zarr array, a Zarr, NumPy, SciPy sparse or Dask array, a "
         f"pandas or Dask data frame, a DataArray of Xarray, an AnnData, or a list of these; "

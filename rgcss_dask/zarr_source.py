@@ -63,6 +63,11 @@ class ZarrSource(Source):
         return not _is_process_local(self._store)
 
     @property
+    def array(self) -> zarr.Array[Any]:
+        """The array, with its attributes."""
+        return self._array
+
+    @property
     def cuts(self) -> Cuts:
         """Where stored chunks, or shards, begin."""
         return even_cuts(self.shape[0], max(1, self._unit[0]))

@@ -1,0 +1,353 @@
+"""Data with labels: DataArrays of Xarray with land and packed integers, AnnData in Zarr stores."""
+
+import pickle
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+import zarr
+
+import rgcss_dask as rg
+from rgcss_dask import RGCSS, Field
+from rgcss_dask.anndata_source import AnnDataSource
+from rgcss_dask.sparse_rows import SparseRows
+from rgcss_dask.zarr_source import MissingChunkError
+
+xr = pytest.importorskip("xarray")
+
+
+@pytest.fixture(scope="module")
+def ocean():
+    """120 months on a 5 x 8 grid; the first and last longitudes of some latitudes are land."""
+    rng = np.random.default_rng(0)
+    values = (rng.standard_normal((120, 6)) @ rng.standard_normal((6, 40)) + 10).reshape(120, 5, 8)
+    values += 0.1 * rng.standard_normal(values.shape)
+    values[:, 1:3, :2] = np.nan
+    values[:, 4, 7] = np.nan
+    coords = {
+        "time": pd.date_range("2001-01-01", periods=120, freq="MS"),
+        "lat": np.linspace(-40, 40, 5),
+        "lon": np.linspace(100, 170, 8),
+    }
+    return xr.DataArray(values, coords, ("time", "lat", "lon"), name="sst", attrs={"units": "degC"})
+
+
+def as_matrix(array):
+    flat = array.transpose("time", "lat", "lon").to_numpy().reshape(array.sizes["time"], -1)
+    return flat[:, ~np.isnan(flat).all(axis=0)]
+
+
+def kinds(ocean, tmp_path):
+    ocean.to_dataset().to_zarr(tmp_path / "sst.zarr", encoding={"sst": {"chunks": (30, 3, 4)}}, consolidated=False)
+    yield "memory", ocean
+    yield "turned", ocean.transpose("lat", "time", "lon")
+    yield "chunks", ocean.chunk({"time": 50, "lon": 3})
+    yield "open_zarr", xr.open_zarr(tmp_path / "sst.zarr", consolidated=False)["sst"]
+    yield "lazy file", xr.open_zarr(tmp_path / "sst.zarr", consolidated=False, chunks=None)["sst"]
+
+
+def test_scan_stacks_and_leaves_land_out(ocean, tmp_path):
+    A = as_matrix(ocean)
+    for name, array in kinds(ocean, tmp_path):
+        moments = rg.scan(array, rows="time")
+        assert (moments.rows, moments.n) == (120, 35), name
+        np.testing.assert_allclose(moments.gram(), A.T @ A, rtol=1e-12)
+    assert moments.names[0] == "lat=-40.0, lon=100.0"
+    assert moments.names[8] == "lat=-20.0, lon=120.0"
+
+
+def test_the_estimator_gives_dataarrays_back(ocean, tmp_path):
+    base = RGCSS(6, center=True).fit(as_matrix(ocean))
+    for name, array in kinds(ocean, tmp_path):
+        data = array if name != "turned" else Field.of(array, "time").matrix(array)
+        e = RGCSS(6, center=True).fit(data)
+        assert list(e.selected_) == list(base.selected_), name
+        np.testing.assert_allclose(e.loss_path_, base.loss_path_, rtol=1e-10)
+        if name == "turned":
+            continue
+        reduced = e.transform(array)
+        assert reduced.dims == ("time", "place")
+        assert reduced.attrs == {"units": "degC"}
+        at = dict(lat=reduced.lat, lon=reduced.lon)
+        np.testing.assert_array_equal(reduced, array.sel(at).transpose("time", "place"))
+        assert sorted(reduced["rank"].values) == [1, 2, 3, 4, 5, 6]
+        back = e.inverse_transform(reduced)
+        assert back.dims == ("time", "lat", "lon")
+        xr.testing.assert_equal(back.isnull().compute(), ocean.isnull())
+        assert float(((back - ocean) ** 2).sum()) == pytest.approx(e.loss_path_[-1], rel=1e-9)
+        for coordinate in ("time", "lat", "lon"):
+            xr.testing.assert_equal(back[coordinate], ocean[coordinate])
+        assert e.score(array) == pytest.approx(base.score(as_matrix(ocean)), rel=1e-9)
+        e = pickle.loads(pickle.dumps(e))
+        assert [float(v) for v in e.places_.lat] == [
+            float(e.feature_names_in_[j].split("lat=")[1].split(",")[0]) for j in e.selected_
+        ]
+
+
+def test_places_and_fields_of_the_functions(ocean):
+    field = Field.of(ocean, "time")
+    moments = rg.scan(field.matrix(ocean))
+    picked = rg.select(moments, 4, center=True)
+    places = field.places(picked.columns)
+    assert places.dims == ("place",)
+    for j, lat, lon in zip(picked.columns, places.lat.values, places.lon.values, strict=True):
+        np.testing.assert_array_equal(ocean.sel(lat=lat, lon=lon), as_matrix(ocean)[:, j])
+    mean = field.full(moments.mean)
+    xr.testing.assert_allclose(mean, ocean.mean("time"))
+
+
+def test_chunked_fields_stay_lazy(ocean):
+    made = []
+
+    def note(block):
+        made.append(block.shape)
+        return block
+
+    e = RGCSS(5).fit(ocean)
+    array = ocean.chunk({"time": 40})
+    array = array.copy(data=array.data.map_blocks(note, dtype=float, meta=np.empty((0, 0, 0))))
+    back = e.inverse_transform(e.transform(array))
+    assert made == []
+    assert back.chunks[0] == (40, 40, 40)
+    xr.testing.assert_allclose(back.compute(), e.inverse_transform(e.transform(ocean)))
+
+
+def test_fewer_rows_than_places_take_the_wide_path(ocean, monkeypatch):
+    few = ocean.isel(time=slice(0, 20))
+    whole = RGCSS(5, center=True).fit_moments(rg.scan(few, rows="time"))
+    monkeypatch.setattr("rgcss_dask.estimator.scan", None)
+    for array in (few, few.chunk({"time": 7})):
+        e = RGCSS(5, center=True).fit(array)
+        assert list(e.selected_) == list(whole.selected_)
+        np.testing.assert_allclose(e.loss_path_, whole.loss_path_, atol=1e-10 * whole.selection_.start)
+
+
+def test_a_column_with_values_late_is_not_taken_for_land(ocean):
+    late = ocean.copy(deep=True)
+    late[17, 1, 0] = 5.0
+    for array in (late, late.chunk({"time": 50})):
+        with pytest.raises(ValueError, match=r"lat=-20.0, lon=100.0 has none in the first.*one in row 17.*land='all'"):
+            rg.scan(array, rows="time")
+        filled = rg.scan(Field.of(array, "time", land="all").matrix(array), nan="mean")
+        assert filled.n == 36
+    gaps = ocean.copy(deep=True)
+    gaps[30, 0, 0] = np.nan
+    with pytest.raises(ValueError, match=r"row 30, column 0 of .*sst holds nan"):
+        rg.scan(gaps, rows="time")
+    assert rg.scan(gaps, rows="time", nan="drop").dropped == 1
+
+
+def test_land_can_be_given(ocean):
+    land = np.isnan(ocean.to_numpy()).all(axis=0)
+    land[0, 0] = True
+    dry = ocean.copy(data=np.where(land, np.nan, ocean))
+    assert Field.of(dry, "time", land=land).n == 34
+    with pytest.raises(ValueError, match=r"land must have the shape \(5, 8\)"):
+        Field.of(ocean, "time", land=land.T)
+    with pytest.raises(ValueError, match="land must be 'ends', 'all' or a boolean array; got 'sea'"):
+        Field.of(ocean, "time", land="sea")
+
+
+def test_bad_dataarrays(ocean):
+    with pytest.raises(ValueError, match=r"sst has \['time', 'lat', 'lon'\], not 'day'"):
+        rg.scan(ocean, rows="day")
+    with pytest.raises(TypeError, match=r"got a Dataset. Give one of 'sst': dataset\[name\]"):
+        rg.scan(ocean.to_dataset(), rows="time")
+    with pytest.raises(ValueError, match="a dimension besides its rows"):
+        rg.scan(ocean[:, 0, 0], rows="time")
+    with pytest.raises(ValueError, match="no column of sst has a value"):
+        rg.scan(ocean * np.nan, rows="time")
+    e = RGCSS(3).fit(ocean)
+    with pytest.raises(ValueError, match=r"lon has 8 entries there; got .*'lon': 7"):
+        e.transform(ocean[:, :, 1:])
+    with pytest.raises(ValueError, match=r"lat\[0\] is -40.0 there and 40.0 here"):
+        e.transform(ocean[:, ::-1])
+    with pytest.raises(ValueError, match="the 3 picked columns"):
+        e.inverse_transform(e.transform(ocean)[:, 1:])
+    with pytest.raises(TypeError, match="this fit was on a matrix"):
+        RGCSS(3).fit(as_matrix(ocean)).inverse_transform(e.transform(ocean))
+    with pytest.raises(AttributeError, match="after a fit on a DataArray"):
+        _ = RGCSS(3).fit(as_matrix(ocean)).places_
+
+
+# --- packed integers
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_packed_integers_are_decoded(tmp_path, zarr_format):
+    values = np.round(np.random.default_rng(0).normal(280, 5, (50, 6)), 2)
+    packed = {"dtype": "int16", "scale_factor": 0.01, "add_offset": 280.0, "_FillValue": -32768, "chunks": (20, 6)}
+    gaps = values.copy()
+    gaps[3, 2] = np.nan
+    data = xr.Dataset({"t": (("time", "cell"), values), "g": (("time", "cell"), gaps)})
+    data.to_zarr(tmp_path / "t.zarr", zarr_format=zarr_format, encoding={"t": packed, "g": packed}, consolidated=False)
+    for source in (tmp_path / "t.zarr" / "t", zarr.open_array(tmp_path / "t.zarr" / "t", mode="r")):
+        moments = rg.scan(source)
+        np.testing.assert_allclose(moments.mean, values.mean(axis=0), rtol=1e-12)
+        np.testing.assert_allclose(moments.scatter, np.cov(values.T) * 49, rtol=1e-8)
+    with pytest.raises(ValueError, match=r"row 3, column 2 of .* holds nan"):
+        rg.scan(tmp_path / "t.zarr" / "g")
+    assert rg.scan(tmp_path / "t.zarr" / "g", nan="drop").dropped == 1
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_fill_value_of_floats_is_a_gap(tmp_path, zarr_format):
+    values = np.ones((10, 3))
+    values[4, 1] = np.nan
+    encoding = {"t": {"_FillValue": -999.0}}
+    data = xr.Dataset({"t": (("time", "cell"), values)})
+    data.to_zarr(tmp_path / "t.zarr", zarr_format=zarr_format, encoding=encoding, consolidated=False)
+    assert zarr.open_array(tmp_path / "t.zarr" / "t", mode="r")[4, 1] == -999.0
+    with pytest.raises(ValueError, match=r"row 4, column 1 of .* holds nan"):
+        rg.scan(tmp_path / "t.zarr" / "t")
+
+
+def test_a_plain_array_is_taken_as_it_is(tmp_path):
+    zarr.create_array(tmp_path / "z.zarr", data=np.zeros((5, 3), np.int16) + 7, zarr_format=2)
+    np.testing.assert_array_equal(rg.scan(tmp_path / "z.zarr").mean, [7, 7, 7])
+
+
+def test_the_real_air_temperature(data_dir):
+    store = data_dir / "air_temperature.zarr"
+    with pytest.raises(ValueError, match=r"Open it with dataset = xarray.open_zarr"):
+        rg.scan(store / "air")
+    air = xr.open_zarr(store)["air"]
+    e = RGCSS(10, center=True).fit(air)
+    A = air.to_numpy().reshape(2920, -1)
+    assert list(e.selected_) == list(RGCSS(10, center=True).fit(A).selected_)
+    assert 221 <= float(e.transform(air).min())  # kelvin, not the stored integers
+    back = e.inverse_transform(e.transform(air))
+    assert float(((back - air) ** 2).sum()) == pytest.approx(e.loss_path_[-1], rel=1e-9)
+    assert e.score(air) > 0.9
+
+
+def test_the_real_sea_surface(data_dir):
+    pytest.importorskip("netCDF4")
+    sst = xr.open_dataset(data_dir / "sst.mnmean.nc")["sst"]
+    e = RGCSS(8, center=True).fit(sst)
+    assert e.n_features_in_ == 10988
+    back = e.inverse_transform(e.transform(sst))
+    xr.testing.assert_equal(back.isnull(), sst.isnull())
+    assert float(((back.astype(float) - sst.astype(float)) ** 2).sum()) == pytest.approx(e.loss_path_[-1], rel=1e-4)
+
+
+# --- AnnData
+
+
+@pytest.fixture(scope="module")
+def anndata():
+    return pytest.importorskip("anndata")
+
+
+def write(adata, path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # anndata announces the formats of its next version
+        adata.write_zarr(path)
+    return path
+
+
+@pytest.fixture
+def cells(anndata):
+    X = scipy.sparse.random(400, 30, density=0.1, format="csr", random_state=0, dtype=np.float32)
+    names = pd.Index([f"gene{i}" for i in range(30)])
+    return anndata.AnnData(X=X, var=pd.DataFrame(index=names), obs=pd.DataFrame(index=[f"c{i}" for i in range(400)]))
+
+
+def test_anndata_in_every_form_gives_the_same(cells, tmp_path, anndata):
+    csr = write(cells, tmp_path / "csr.zarr")
+    thick = anndata.AnnData(X=cells.X.toarray(), var=cells.var)
+    stored = write(thick, tmp_path / "dense.zarr")
+    base = RGCSS(6).fit(cells.X.toarray())
+    for source in (cells, thick, csr, str(csr), stored, zarr.open_group(csr, mode="r")):
+        e = RGCSS(6).fit(source)
+        assert list(e.selected_) == list(base.selected_)
+        np.testing.assert_allclose(e.loss_path_, base.loss_path_, rtol=1e-10)
+        assert list(e.feature_names_in_) == list(cells.var_names)
+        assert list(e.get_feature_names_out()) == [f"gene{i}" for i in sorted(base.selected_)]
+    np.testing.assert_allclose(rg.scan(csr / "X").gram(), base.moments_.gram(), rtol=1e-12)
+    np.testing.assert_array_equal(e.transform(csr).compute(), cells.X.toarray()[:, base.support_])
+
+
+def test_anndata_is_read_by_ranges(tmp_path, monkeypatch, anndata):
+    X = scipy.sparse.random(60_000, 400, density=0.01, format="csr", random_state=0, dtype=np.float32)
+    path = write(anndata.AnnData(X=X), tmp_path / "csr.zarr")
+    reads = []
+    plain = AnnDataSource.read_block
+    monkeypatch.setattr(AnnDataSource, "read_block", lambda self, *r: (reads.append(r), plain(self, *r))[1])
+    moments = rg.scan(path)
+    reads.sort()
+    assert (reads[0][0], reads[-1][1]) == (0, 60_000)
+    assert all(a[1] == b[0] for a, b in pairwise(reads))
+    assert max(b - a for a, b in reads) * 400 * 4 <= 2**25  # even if they were dense
+    np.testing.assert_allclose(moments.gram(), (X.T @ X).toarray(), rtol=1e-4, atol=1e-4)
+
+
+def test_bad_anndata(cells, tmp_path, anndata):
+    cells.X = cells.X.tocsc()
+    with pytest.raises(ValueError, match=r"holds them by columns \(CSC\). Write it by rows once"):
+        rg.scan(write(cells, tmp_path / "csc.zarr"))
+    empty = anndata.AnnData(obs=cells.obs, var=cells.var, layers={"counts": cells.X.tocsr()})
+    with pytest.raises(ValueError, match=r"no matrix X in the AnnData. It has layers\['counts'\]"):
+        rg.scan(empty)
+    path = write(empty, tmp_path / "empty.zarr")
+    with pytest.raises(ValueError, match=r"no matrix X in .*empty.zarr. It has layers/counts"):
+        rg.scan(path)
+    assert rg.scan(path / "layers" / "counts").n == 30
+    zarr.open_group(tmp_path / "group.zarr", mode="w")
+    with pytest.raises(ValueError, match="must hold an AnnData or a sparse matrix"):
+        rg.scan(zarr.open_group(tmp_path / "group.zarr", mode="r"))
+
+
+def test_a_lost_chunk_of_a_sparse_matrix_is_an_error(cells, tmp_path):
+    path = write(cells, tmp_path / "csr.zarr")
+    group = zarr.open_group(path, mode="r")["X"]
+    victim = path / "X" / "data" / group["data"].metadata.encode_chunk_key((0,))
+    victim.unlink()
+    with pytest.raises(MissingChunkError):
+        rg.scan(path)
+
+
+# --- sparse products
+
+
+def test_sparse_products_equal_dense_ones(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = scipy.sparse.random(500, 60, density=0.05, format="csr", random_state=1)
+    X = scipy.sparse.csr_array((X.data, X.indices, X.indptr), X.shape)
+    w = rng.integers(0, 3, 500)
+    seen = []
+    plain = SparseRows.add_products
+    monkeypatch.setattr(SparseRows, "add_products", lambda self, *a: (seen.append(len(self)), plain(self, *a))[1])
+    for how in ({}, {"weights": w}, {"folds": 3}, {"groups": 4, "folds": 2}, {"rows": slice(100, 300)}):
+        sparse, thick = rg.scan(X, **how), rg.scan(X.toarray(), **how)
+        for center in (False, True):
+            np.testing.assert_allclose(sparse.gram(center), thick.gram(center), rtol=1e-10, atol=1e-12)
+        for a, b in zip(sparse.folds + sparse.groups, thick.folds + thick.groups, strict=True):
+            np.testing.assert_allclose(a.gram(), b.gram(), rtol=1e-10, atol=1e-12)
+    assert seen
+
+
+def test_sparse_rows_with_a_value_stored_twice():
+    X = scipy.sparse.csr_array(([1.0, 2.0, 3.0], [1, 1, 0], [0, 3]), shape=(1, 300))
+    assert SparseRows(X).pays
+    np.testing.assert_array_equal(rg.scan(X).gram()[:2, :2], [[9, 9], [9, 9]])
+
+
+def test_sparse_products_do_not_cost_digits_of_a_column_far_from_zero():
+    X = np.zeros((400, 200))
+    X[:, 0] = 1e7 + np.random.default_rng(0).standard_normal(400)
+    X[::50, 5] = 1.0
+    assert SparseRows(scipy.sparse.csr_array(X)).pays
+    scatter = rg.scan(scipy.sparse.csr_array(X)).scatter
+    np.testing.assert_allclose(scatter[0, 0], np.var(X[:, 0]) * 400, rtol=1e-7)
+
+
+def test_gaps_in_sparse_rows_are_named():
+    X = np.zeros((50, 100))
+    X[7, 3] = np.nan
+    with pytest.raises(ValueError, match="row 7, column 3 of memory holds nan"):
+        rg.scan(scipy.sparse.csr_array(X))
+    assert rg.scan(scipy.sparse.csr_array(X), nan="drop").dropped == 1
