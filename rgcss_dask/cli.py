@@ -425,6 +425,32 @@ def report(result: str, output: str, image_shape: tuple[int, int] | None, rows: 
 
 
 @cli.command()
+@click.argument("result")
+@click.argument("data")
+@click.option("-o", "--output", required=True, help="The Zarr array to make: a local path.")
+@click.option("--reconstruct", is_flag=True, help="Write all columns, rebuilt from the picked ones.")
+@click.option("--missing", type=click.Choice(["raise", "fill"]), default="raise", show_default=True)
+@json_option
+def apply(result: str, data: str, output: str, reconstruct: bool, missing: str, as_json: bool) -> None:
+    """Write the picked columns of a matrix, or all rebuilt from them, to a new Zarr array.
+
+    Works out of core, and goes on where it was interrupted. Example: rgcss apply result.json data.zarr -o reduced.zarr
+    """
+    from rgcss_dask.apply import write_reconstruction, write_reduced
+    from rgcss_dask.result import load_result
+
+    found = load_result(result)
+    with _row_counter() as told:
+        if reconstruct:
+            rows = write_reconstruction(found.selection, found.weights, data, output, missing=missing, told=told)
+        else:
+            rows = write_reduced(found.selection, data, output, missing=missing, told=told)
+    columns = found.n if reconstruct else found.k
+    content = {"output": output, "rows": rows, "columns": columns}
+    _print(content, f"{rows:,} rows x {columns:,} columns in {output}", as_json=as_json)
+
+
+@cli.command()
 @click.argument("jobs", type=click.Path())
 @click.option("--only", metavar="I/N", help="Do the I-th of N equal shares of the jobs, counted from 1.")
 @click.option("--summary", help="Where to write the summary (default: summary.json beside JOBS).")

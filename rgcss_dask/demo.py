@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.applying import write_reduced
+from rgcss_dask.apply import write_reduced
 from rgcss_dask.one_pass import scan
 from rgcss_dask.plan import size
 from rgcss_dask.report import write_report
@@ -41,7 +41,7 @@ def run_demo(folder: Path, *, rows: int, k: int, say: Say = print) -> dict[str, 
     save_result(result, folder / "result.json")
     reduced = folder / f"picked-{rows}-{k}.zarr"
     if not reduced.exists():
-        write_reduced(result, str(data), reduced)
+        write_reduced(result.selection, str(data), reduced)
     write_report(result, folder / "report.html", image_shape=(SIDE, SIDE), rows=str(data))
     words = _words(result.sentence, folder, data, moments_path, reduced, time.perf_counter() - began)
     return {"folder": str(folder), "sentence": result.sentence, "report": str(folder / "report.html"), "words": words}

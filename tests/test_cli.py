@@ -129,6 +129,19 @@ def test_report(folder):
     assert rg.load_result(folder / "r.json").sentence.split(";")[0] in page
 
 
+def test_apply_reduces_and_reconstructs(folder):
+    rgcss("apply", "r.json", "a.zarr", "-o", "reduced.zarr", cwd=folder)
+    rgcss("apply", "r.json", "a.zarr", "-o", "rebuilt.zarr", "--reconstruct", cwd=folder)
+    result = rg.load_result(folder / "r.json")
+    A, S = np.load(folder / "a.npy"), result.selection.columns
+    assert np.array_equal(zarr.open_array(folder / "reduced.zarr", mode="r")[:], A[:, np.sort(S)])
+    X = A - A.mean(axis=0)
+    rebuilt = zarr.open_array(folder / "rebuilt.zarr", mode="r")[:]
+    np.testing.assert_allclose(
+        np.delete(rebuilt - A.mean(axis=0), S, axis=1), np.delete(X[:, S] @ result.weights, S, axis=1), atol=1e-9
+    )
+
+
 def test_workers_give_the_same_bits(folder):
     rgcss("scan", "a.zarr", "-o", "on-workers.zarr", "--workers", 2, cwd=folder)
     assert np.array_equal(rg.load(folder / "on-workers.zarr").product, rg.load(folder / "m.zarr").product)
