@@ -221,7 +221,7 @@ def test_the_real_air_temperature(data_dir):
     assert 221 <= float(e.transform(air).min())  # kelvin, not the stored integers
     back = e.inverse_transform(e.transform(air))
     assert float(((back - air) ** 2).sum()) == pytest.approx(e.loss_path_[-1], rel=1e-9)
-    assert e.score(air) > 0.9
+    assert e.score(air) == pytest.approx(1 - e.loss_path_[-1] / np.sum((A - A.mean(axis=0)) ** 2), rel=1e-9)
 
 
 def test_the_real_sea_surface(data_dir):

@@ -1,0 +1,166 @@
+"""A selection applied out of core: what is written, in which chunks, within which memory, and after an interruption."""
+
+import subprocess
+import sys
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+import zarr
+
+import rgcss_dask as rg
+from rgcss_dask.apply import ATTRIBUTE
+from rgcss_dask.zarr_source import COLUMN_NAMES
+
+
+@pytest.fixture(name="X", scope="module")
+def tall():
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((500, 5)) @ rng.standard_normal((5, 12)) + 0.2 * rng.standard_normal((500, 12)) + 3
+
+
+@pytest.fixture(scope="module")
+def picked(X):
+    return rg.select(rg.Moments.of(X), 4, center=True, scale="std")
+
+
+def sources(X, folder):
+    zarr.create_array(folder / "x.zarr", data=X, chunks=(64, 5))
+    yield X
+    yield folder / "x.zarr"
+    yield da.from_array(X, chunks=(70, 6))
+    yield scipy.sparse.csr_array(X)
+    yield pd.DataFrame(X, columns=[f"c{i}" for i in range(12)])
+    yield [X[:200], X[200:]]
+
+
+def test_reduced_matrix_of_any_source(X, picked, tmp_path):
+    columns = sorted(picked.columns)
+    for i, source in enumerate(sources(X, tmp_path)):
+        target = tmp_path / f"out{i}.zarr"
+        assert rg.write_reduced(picked, source, target) == 500
+        out = zarr.open_array(target, mode="r")
+        np.testing.assert_array_equal(out[:], X[:, columns])
+        assert out.attrs[ATTRIBUTE] == columns
+        if isinstance(source, pd.DataFrame):
+            assert out.attrs[COLUMN_NAMES] == [f"c{j}" for j in columns]
+            assert rg.scan(target).names == tuple(f"c{j}" for j in columns)
+
+
+def test_columns_may_be_given_by_name(X, tmp_path):
+    frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(12)])
+    rg.write_reduced(["c7", "c2"], frame, tmp_path / "out.zarr")
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "out.zarr", mode="r")[:], X[:, [2, 7]])
+
+
+def test_reconstruction_from_all_and_from_picked_columns(X, picked, tmp_path):
+    e = rg.RGCSS(4, center=True, scale="std").fit(X)
+    expected = e.inverse_transform(e.transform(X))
+    rg.write_reduced(e.selection_, X, tmp_path / "reduced.zarr")
+    for i, source in enumerate((X, tmp_path / "reduced.zarr")):
+        assert rg.write_reconstruction(e.selection_, e.coef_, source, tmp_path / f"back{i}.zarr") == 500
+        np.testing.assert_allclose(zarr.open_array(tmp_path / f"back{i}.zarr", mode="r")[:], expected, rtol=1e-12)
+
+
+def test_dataarrays(tmp_path):
+    xr = pytest.importorskip("xarray")
+    values = np.random.default_rng(0).standard_normal((40, 3, 4))
+    values[:, 0, 0] = np.nan
+    array = xr.DataArray(values, dims=("lat", "time", "lon")).rename({"lat": "time", "time": "lat"})
+    picked = rg.select(rg.scan(array, rows="time"), 3)
+    rg.write_reduced(picked, array.chunk({"time": 10}), tmp_path / "out.zarr", rows="time")
+    flat = values.reshape(40, -1)[:, 1:]
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "out.zarr", mode="r")[:], flat[:, sorted(picked.columns)])
+
+
+def test_chunks_are_large_and_a_dask_block_is_made_once(tmp_path):
+    made = []
+
+    def block(part, block_info=None):
+        if block_info:
+            made.append(block_info[0]["chunk-location"][0])
+        return part
+
+    data = da.ones((3_000_000, 2), chunks=(100_000, 2), dtype=np.float32).map_blocks(
+        block, dtype=np.float32, meta=np.empty((0, 0), np.float32)
+    )
+    rg.write_reduced([1], data, tmp_path / "out.zarr")
+    out = zarr.open_array(tmp_path / "out.zarr", mode="r")
+    assert out.chunks[0] * 4 >= 2**23
+    assert sorted(made) == list(range(30))
+
+
+class StoppedError(Exception):
+    pass
+
+
+def test_an_interrupted_call_goes_on(X, picked, tmp_path, monkeypatch):
+    monkeypatch.setattr("rgcss_dask.writer.CHUNK_BYTES", 50 * 4 * 8)
+    monkeypatch.setattr("rgcss_dask.apply.READ_BYTES", 64 * 12 * 8)
+    zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(64, 12))
+
+    def stop_at_200(rows, seen=[0]):  # noqa: B006 (counts over calls)
+        seen[0] += rows
+        if seen[0] >= 200:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        rg.write_reduced(picked, tmp_path / "x.zarr", tmp_path / "out.zarr", told=stop_at_200)
+    assert not (tmp_path / "out.zarr").exists()
+    told = []
+    rg.write_reduced(picked, tmp_path / "x.zarr", tmp_path / "out.zarr", told=told.append)
+    assert (told[0], sum(told)) == (200, 500)
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "out.zarr", mode="r")[:], X[:, sorted(picked.columns)])
+
+
+def test_a_draft_of_other_rows_is_not_gone_on_with(X, picked, tmp_path, monkeypatch):
+    monkeypatch.setattr("rgcss_dask.writer.CHUNK_BYTES", 50 * 4 * 8)
+
+    def stop(rows):
+        if rows:
+            raise StoppedError
+
+    zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(64, 12))
+    with pytest.raises(StoppedError):
+        rg.write_reduced(picked, tmp_path / "x.zarr", tmp_path / "out.zarr", told=stop)
+    zarr.create_array(tmp_path / "x.zarr", data=2 * X, chunks=(64, 12), overwrite=True)
+    rg.write_reduced(picked, tmp_path / "x.zarr", tmp_path / "out.zarr")
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "out.zarr", mode="r")[:], 2 * X[:, sorted(picked.columns)])
+
+
+MEMORY = """
+import sys, dask.array as da, numpy as np, rgcss_dask as rg
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
+def data(m):
+    return da.random.default_rng(0).standard_normal((m, 100), chunks=(20_000, 100))
+rg.write_reduced([1, 5], data(40_000), sys.argv[1] + "/small.zarr")
+before = peak()
+rg.write_reduced([1, 5], data(600_000), sys.argv[1] + "/large.zarr")
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_does_not_grow_with_the_rows(tmp_path):
+    """480 MB of rows pass through in blocks of 16 MB, into chunks of 16 MB."""
+    done = subprocess.run([sys.executable, "-c", MEMORY, tmp_path], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 100
+
+
+def test_bad_input(X, picked, tmp_path):
+    with pytest.raises(ValueError, match="must have the 12 columns that were chosen from; memory has 11"):
+        rg.write_reduced(picked, X[:, 1:], tmp_path / "out.zarr")
+    with pytest.raises(ValueError, match="must have the 4 picked columns or all 12; memory has 11"):
+        rg.write_reconstruction(picked, np.zeros((4, 12)), X[:, 1:], tmp_path / "out.zarr")
+    with pytest.raises(ValueError, match="none was picked"):
+        rg.write_reduced([], X, tmp_path / "out.zarr")
+    with pytest.raises(ValueError, match="column 'depth' is not there"):
+        rg.write_reduced(["depth"], X, tmp_path / "out.zarr")
+    rg.write_reduced(picked, X, tmp_path / "out.zarr")
+    with pytest.raises(FileExistsError, match="is there already"):
+        rg.write_reduced(picked, X, tmp_path / "out.zarr")
+    with pytest.raises(FileNotFoundError, match="Make it first"):
+        rg.write_reduced(picked, X, tmp_path / "nowhere" / "out.zarr")
