@@ -15,6 +15,10 @@ import pandas as pd
 import pytest
 import scipy.sparse
 import zarr
+from dask_ml.cluster import KMeans
+from dask_ml.model_selection import GridSearchCV as DaskGridSearch
+from dask_ml.preprocessing import StandardScaler as DaskScaler
+from dask_ml.wrappers import Incremental, ParallelPostFit
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import KFold
@@ -26,8 +30,16 @@ import rgcss_dask as rg
 from rgcss_dask import GCSS, RGCSS
 
 
-@parametrize_with_checks([RGCSS(), GCSS(), RGCSS(lam="cv", cv=2), RGCSS(center=True, scale="std", refine=True)])
+@parametrize_with_checks([RGCSS(), GCSS()])
 def test_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.integration
+@parametrize_with_checks(
+    [RGCSS(lam="cv", cv=2), RGCSS(center=True, scale="std", refine=True), RGCSS(objective="all"), RGCSS(nan="drop")]
+)
+def test_scikit_learn_contract_with_other_parameters(estimator, check):
     check(estimator)
 
 
@@ -431,6 +443,51 @@ def test_scaling_inside_equals_a_scaler_before(X):
     assert len(made) == 9  # one pass; the scaler would have made another
     before = make_pipeline(StandardScaler(), RGCSS(5)).fit(X)[-1]
     same(before, inside)
+
+
+def test_dask_ml_scaler_and_kmeans_compute_nothing_early(X):
+    data, made = counting_blocks(X, (125, -1))
+    scaled = DaskScaler().fit_transform(data)
+    made.clear()
+    pipeline = make_pipeline(RGCSS(5), KMeans(3, random_state=0))
+    with counted_computes() as runs:
+        picked = pipeline[:-1].fit(scaled)
+        assert (len(runs), len(made)) == (1, 4)  # the pass
+        out = picked.transform(scaled)
+        assert len(runs) == 1
+    assert out.chunks == (scaled.chunks[0], (5,))
+    same(RGCSS(5, center=True, scale="std").fit(X), picked[-1], tol=1e-10)
+    labels = pipeline.fit(scaled).predict(scaled)
+    assert isinstance(labels, da.Array)
+    assert set(labels.compute()) == {0, 1, 2}
+
+
+def test_whole_pipeline_on_dask_arrays(X):
+    data = da.from_array(X, chunks=(125, -1))
+    pipeline = make_pipeline(DaskScaler(), RGCSS(5), KMeans(3, random_state=0)).fit(data)
+    assert pipeline.predict(data).shape == (500,)
+    same(RGCSS(5, center=True, scale="std").fit(X), pipeline[1], tol=1e-10)
+
+
+def test_dask_ml_grid_search(X):
+    grid = {"n_features_to_select": [2, 4], "lam": [0.1, 100.0]}
+    search = DaskGridSearch(RGCSS(center=True), grid, cv=3, iid=False).fit(X)
+    assert search.best_params_["n_features_to_select"] == 4
+    held = [RGCSS(4, lam=search.best_params_["lam"], center=True).fit(X[a]).score(X[b]) for a, b in KFold(3).split(X)]
+    assert search.best_score_ == pytest.approx(np.mean(held), rel=1e-9)
+
+
+def test_parallel_post_fit(X):
+    wrapped = ParallelPostFit(RGCSS(5)).fit(X)
+    data, made = counting_blocks(X, (125, -1))
+    out = wrapped.transform(data)
+    assert made == []
+    np.testing.assert_array_equal(out.compute(), RGCSS(5).fit_transform(X))
+
+
+def test_incremental(X):
+    wrapped = Incremental(RGCSS(5, center=True)).fit(da.from_array(X, chunks=(125, -1)))
+    same(RGCSS(5, center=True).fit(X), wrapped.estimator_)
 
 
 # --- gaps
