@@ -18,7 +18,7 @@ SPAN_BYTES = 2**28  # of data in a span, so that a lost one is soon read again
 SPAN_ROWS = 2**13  # at least, so that making and merging an n x n matrix is a few per cent of the work
 SPAN_COUNT = 32  # at least, if the rows allow it, so that threads stay busy and progress is seen
 SPAN_LIMIT = 2**12  # at most; with the merges, a graph of under 10,000 tasks
-READ_BYTES = 2**24  # asked of the store at once
+READ_BYTES = 2**23  # asked of the store at once
 CELL_ROWS = 2**10  # read at once, at least, for each part kept apart, so that its products stay large
 # A checkpoint takes about as long as the products of 1,000 rows: a few per cent of this many.
 SAVE_ROWS = 2**15
