@@ -172,7 +172,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         data = self._validated(X, reset=True)
         if self.n_features_to_select != "cv":
             self._count(self.n_features_in_)  # refused before the pass
-        if self._is_wide(data):  # less memory than the Gram, also for what has to be read
+        if self._is_wide(data) and not lazy.is_stored(sample_weight):  # less memory than the Gram, also to be read
             block = data.read(0, data.shape[0]) if isinstance(data, Source) else dense(data)
             return self._pick_from_rows(Rows.of(block, sample_weight, nan=self.nan, names=self._names()))
         if isinstance(data, Source):
