@@ -506,8 +506,6 @@ class GCSS(RGCSS):
         As in `RGCSS`.
     """
 
-    lam = 0.0
-
     def __init__(
         self,
         n_features_to_select: int | str | None = None,
@@ -522,16 +520,19 @@ class GCSS(RGCSS):
         refine: bool = False,
         where: str | None = None,
     ) -> None:
-        self.n_features_to_select = n_features_to_select
-        self.objective = objective
-        self.center = center
-        self.scale = scale
-        self.nan = nan
-        self.include = include
-        self.exclude = exclude
-        self.cv = cv
-        self.refine = refine
-        self.where = where
+        super().__init__(
+            n_features_to_select,
+            0.0,
+            objective=objective,
+            center=center,
+            scale=scale,
+            nan=nan,
+            include=include,
+            exclude=exclude,
+            cv=cv,
+            refine=refine,
+            where=where,
+        )
 
 
 def _given(columns: Any) -> Any:

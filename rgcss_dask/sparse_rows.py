@@ -47,7 +47,8 @@ class SparseRows:
         data, n = self._csr.data.astype(np.float64), self.shape[1]
         w = np.repeat(weights, np.diff(self._csr.indptr))
         columns = self._csr.indices
-        return np.bincount(columns, w * data, n), np.bincount(columns, w * data * data, n)
+        first, second = (np.bincount(columns, w * power, n) for power in (data, data * data))
+        return first.astype(np.float64), second.astype(np.float64)
 
     def add_products(self, weights: Array, product: Array) -> None:
         """Add the weighted products of the rows with themselves to the upper triangle, about zero."""
