@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 import zarr
+from distributed import Client
 
 import rgcss_dask as rg
 from rgcss_dask import RGCSS, Field
@@ -351,3 +352,26 @@ def test_gaps_in_sparse_rows_are_named():
     with pytest.raises(ValueError, match="row 7, column 3 of memory holds nan"):
         rg.scan(scipy.sparse.csr_array(X))
     assert rg.scan(scipy.sparse.csr_array(X), nan="drop").dropped == 1
+
+
+@pytest.mark.integration
+def test_labelled_data_on_a_cluster(ocean, cells, tmp_path):
+    """Worker processes open the stores themselves; the moments have the bits of this process."""
+    ocean.to_dataset().to_zarr(tmp_path / "sst.zarr", encoding={"sst": {"chunks": (30, 5, 8)}}, consolidated=False)
+    packed = {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -32768, "chunks": (20, 6)}
+    values = np.round(np.random.default_rng(0).normal(0, 5, (50, 6)), 2)
+    data = xr.Dataset({"t": (("time", "cell"), values)})
+    data.to_zarr(tmp_path / "t.zarr", encoding={"t": packed}, consolidated=False)
+    sst = xr.open_zarr(tmp_path / "sst.zarr", consolidated=False)["sst"]
+    sources = [sst, write(cells, tmp_path / "csr.zarr"), tmp_path / "t.zarr" / "t", ocean, cells]
+    here = [rg.scan(source) for source in sources]
+    e = RGCSS(5).fit(sst)
+    back = e.inverse_transform(e.transform(sst)).compute()
+    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None):
+        for source, moments in zip(sources, here, strict=True):
+            np.testing.assert_array_equal(rg.scan(source).product, moments.product)
+        there = RGCSS(5).fit(sst)
+        xr.testing.assert_equal(there.inverse_transform(there.transform(sst)).compute(), back)
+        np.testing.assert_array_equal(
+            RGCSS(5).fit(sources[1]).transform(sources[1]).compute(), RGCSS(5).fit(cells).transform(cells).compute()
+        )
