@@ -30,6 +30,7 @@ from rgcss_dask.source import FrameSource, Source, dense
 from rgcss_dask.sources import open_source
 from rgcss_dask.swaps import refine
 from rgcss_dask.tuning import CrossValidation, cross_validate, leave_one_out
+from rgcss_dask.uncounted import is_uncounted, scan_uncounted
 from rgcss_dask.wide import Rows, select_from_rows
 from rgcss_dask.xarray_source import PLACE, RANK, Field, is_labelled
 
@@ -120,7 +121,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     >>> picked.transform(X).shape
     (1797, 8)
     >>> print(f"{picked.score(X):.2f}")
-    0.62
+    0.54
     """
 
     _moments: Moments | None
@@ -163,12 +164,15 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like, sparse matrix or data frame of shape (n_samples, n_features), or anything `scan` reads: a Dask
-            array or data frame, the path of a Zarr array, a DataArray of Xarray, an AnnData.
+            array or data frame, the path of a Zarr array, a DataArray of Xarray, an AnnData. Folds and weights need
+            the number of rows; where Dask does not know it, they are counted first, which computes them once more.
         y : ignored
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative row weights; for Dask arrays also a Dask array.
         """
         self._check_parameters()
+        if sample_weight is None and self.cv is None and self._folds() is None and is_uncounted(X):
+            return self._fit_uncounted(X)
         data = self._validated(X, reset=True)
         if self.n_features_to_select != "cv":
             self._count(self.n_features_in_)  # refused before the pass
@@ -294,6 +298,15 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = self.nan != "raise"
         return tags
+
+    def _fit_uncounted(self, X: Any) -> Self:
+        """Fit on Dask blocks of unknown length, in one compute."""
+        _, n, names = lazy.columns_of(X)
+        self._set_columns(n, names)
+        self._field = None
+        if self.n_features_to_select != "cv":
+            self._count(n)
+        return self._pick(scan_uncounted(X, nan=self.nan))
 
     def _get_support_mask(self) -> NDArray[np.bool_]:
         check_is_fitted(self)

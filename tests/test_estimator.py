@@ -1,5 +1,6 @@
 """The scikit-learn face: its contract, every kind of input, laziness, tuning, batches and pipelines."""
 
+import doctest
 import pickle
 import subprocess
 import sys
@@ -70,16 +71,20 @@ def counted_computes():
         yield runs
 
 
+MADE = []
+
+
+def noted(part, block_info=None):
+    """Note which block is made; not a closure, which Dask may copy with the list in it."""
+    if block_info:
+        MADE.append(block_info[0]["chunk-location"])
+    return part
+
+
 def counting_blocks(X, chunks):
     """A Dask array that notes which blocks were made."""
-    made = []
-
-    def block(part, block_info=None):
-        if block_info:
-            made.append(block_info[0]["chunk-location"])
-        return part
-
-    return da.from_array(X, chunks=chunks).map_blocks(block, dtype=X.dtype, meta=np.empty((0, 0))), made
+    MADE.clear()
+    return da.from_array(X, chunks=chunks).map_blocks(noted, dtype=X.dtype, meta=np.empty((0, 0))), MADE
 
 
 def same(a, b, tol=1e-12):
@@ -357,6 +362,34 @@ def test_fit_computes_once_and_every_block_once(X):
     same(RGCSS(5, center=True, scale="std", lam="cv").fit(X), e)
 
 
+def test_blocks_of_unknown_length_are_computed_once(X):
+    gaps = X.copy()
+    gaps[7, 3] = np.nan
+    for A, nan in ((X, "raise"), (gaps, "mean"), (gaps, "drop")):
+        data, made = counting_blocks(A, (60, -1))
+        unknown = data[da.from_array(A[:, 0] > -1e9, chunks=60)]
+        frame = dask.dataframe.from_dask_array(data, columns=[f"c{i}" for i in range(20)])
+        for thing in (unknown, frame, unknown.rechunk({1: 7})):
+            made.clear()
+            with counted_computes() as runs:
+                e = RGCSS(5, center=True, nan=nan).fit(thing)
+            assert (len(runs), len(made)) == (1, 9)
+            same(RGCSS(5, center=True, nan=nan).fit(A), e)
+    some = da.from_array(X, chunks=(60, -1))
+    some = some[da.from_array(np.arange(500) >= 100, chunks=60)]  # the first block is empty
+    same(RGCSS(5).fit(X[100:]), RGCSS(5).fit(some))
+    with pytest.raises(ValueError, match="every block of this one is empty"):
+        RGCSS(5).fit(some[some[:, 0] > 1e9])
+    with pytest.raises(ValueError, match=r"row 7, column 3 .*holds nan"):
+        RGCSS(5).fit(unknown)
+
+
+def test_blocks_of_unknown_length_are_counted_where_memory_must_be_planned(X, monkeypatch):
+    monkeypatch.setattr("rgcss_dask.uncounted.default_budget", lambda: 1000)
+    data = da.from_array(X, chunks=(60, -1))
+    same(RGCSS(5).fit(X), RGCSS(5).fit(data[data[:, 0] > -1e9]))
+
+
 def test_transform_and_back_stay_lazy(X):
     e = RGCSS(5, center=True, scale="std").fit(X)
     data, made = counting_blocks(X, (60, -1))
@@ -525,6 +558,10 @@ def test_gaps_are_filled_in_transform_too(X):
 
 
 # --- bad input
+
+
+def test_the_example_in_the_documentation():
+    assert doctest.testmod(sys.modules["rgcss_dask.estimator"]).failed == 0
 
 
 def test_columns_that_differ_are_named(X):
