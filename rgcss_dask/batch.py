@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rgcss_dask.archive import folder_of
-from rgcss_dask.files import Folder, is_url
-from rgcss_dask.one_pass import OtherPassError, scan
 from rgcss_dask.report import write_report
-from rgcss_dask.result import load_result, save_result
-from rgcss_dask.sources import open_source
+from rgcss_dask.scanning.scan import OtherPassError, scan
+from rgcss_dask.sources.opening import open_source
+from rgcss_dask.storage.archive import folder_of
+from rgcss_dask.storage.files import Folder, is_url
+from rgcss_dask.storage.result import load_result, save_result
 from rgcss_dask.workflow import Question, answer, open_moments
 
 Say = Callable[[str], None]
@@ -162,7 +162,7 @@ def _work(job: Job, fingerprint: str) -> str:
     except OtherPassError:  # the archive or its options changed since; these moments are the batch's own to replace
         folder_of(job.moments).remove()
         moments = scan(job.data, archive=job.moments, progress=False, **options)
-    _, provenance = open_moments(job.moments, question)
+    _, provenance = open_moments(job.moments)
     result = answer(moments, question, {**provenance, "job": fingerprint}, say=lambda message: None)
     if job.report is not None:
         shape = job.options.get("image_shape")

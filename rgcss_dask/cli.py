@@ -189,7 +189,7 @@ def convert(source: tuple[str, ...], target: str, dataset: str | None, as_json: 
 
     Patterns and several files are stacked. Example: rgcss convert 'day-*.csv' data.zarr
     """
-    from rgcss_dask.conversion import convert as run
+    from rgcss_dask.storage.convert import convert as run
 
     with _row_counter() as told:
         rows = run(list(source), target, dataset=dataset, told=told)
@@ -248,7 +248,8 @@ def scan(
     An interrupted scan goes on when the same command is given again. Example:
     rgcss scan data.zarr -o moments.zarr --folds 5 --groups 40
     """
-    from rgcss_dask import grow, one_pass
+    from rgcss_dask.scanning import append as grow
+    from rgcss_dask.scanning import scan as one_pass
 
     if append and (folds is not None or groups is not None):
         raise click.UsageError("--append goes by the folds of the archive; leave out --folds and --groups.")
@@ -334,10 +335,10 @@ def tune(
 def _answer(
     data: str, questions: list[Any], output: str | None, *, as_json: bool, folds: int, memory: str | None
 ) -> None:
-    from rgcss_dask.result import save_result
+    from rgcss_dask.storage.result import save_result
     from rgcss_dask.workflow import answer, open_moments
 
-    source, provenance = open_moments(data, questions[0], folds=folds, memory=memory, say=say)
+    source, provenance = open_moments(data, folds=folds, memory=memory, say=say)
     contents = []
     for question in questions:
         result = answer(source, question, provenance, say)
@@ -385,7 +386,7 @@ def merge(archives: tuple[str, ...], output: str, as_json: bool) -> None:
 
     Example: rgcss merge 2024.zarr 2025.zarr -o both.zarr
     """
-    from rgcss_dask.archive import merge as run
+    from rgcss_dask.storage.archive import merge as run
 
     moments = run(list(archives), output)
     content = {"output": output, "rows": moments.rows, "columns": moments.n}
@@ -400,7 +401,7 @@ def inspect(path: str, as_json: bool) -> None:
 
     Example: rgcss inspect moments.zarr
     """
-    from rgcss_dask.inspection import describe
+    from rgcss_dask.storage.inspection import describe
 
     content = describe(path)
     _print(content, "\n".join(f"{key:12s} {value}" for key, value in content.items()), as_json=as_json)
@@ -418,7 +419,7 @@ def report(result: str, output: str, image_shape: tuple[int, int] | None, rows: 
     Example: rgcss report result.json -o report.html --image-shape 28x28 --rows data.zarr
     """
     from rgcss_dask.report import write_report
-    from rgcss_dask.result import load_result
+    from rgcss_dask.storage.result import load_result
 
     write_report(load_result(result), output, image_shape=image_shape, rows=rows)
     _print({"output": output}, f"Report in {output}", as_json=as_json)
@@ -436,8 +437,8 @@ def apply(result: str, data: str, output: str, reconstruct: bool, missing: str, 
 
     Works out of core, and goes on where it was interrupted. Example: rgcss apply result.json data.zarr -o reduced.zarr
     """
-    from rgcss_dask.apply import write_reconstruction, write_reduced
-    from rgcss_dask.result import load_result
+    from rgcss_dask.storage.apply import write_reconstruction, write_reduced
+    from rgcss_dask.storage.result import load_result
 
     found = load_result(result)
     with _row_counter() as told:

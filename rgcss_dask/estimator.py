@@ -16,23 +16,24 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from rgcss_dask import evaluate, lazy
-from rgcss_dask.batches import held_out_rows, moments_in_folds, parts_of, with_batch
-from rgcss_dask.gram import Base, Factor, Gram
-from rgcss_dask.greedy import select
-from rgcss_dask.moments import Moments, checked_weights
-from rgcss_dask.one_pass import scan
-from rgcss_dask.parts import Parts
-from rgcss_dask.plan import Options
-from rgcss_dask.rebuild import Rebuild, Take
-from rgcss_dask.selection import Selection
-from rgcss_dask.source import FrameSource, Source, dense
-from rgcss_dask.sources import open_source
-from rgcss_dask.swaps import refine
-from rgcss_dask.tuning import CrossValidation, cross_validate, leave_one_out
-from rgcss_dask.uncounted import is_uncounted, scan_uncounted
-from rgcss_dask.wide import Rows, select_from_rows
-from rgcss_dask.xarray_source import PLACE, RANK, Field, is_labelled
+from rgcss_dask.core import evaluate
+from rgcss_dask.core.gram import Base, Factor, Gram
+from rgcss_dask.core.greedy import select
+from rgcss_dask.core.moments import Moments, checked_weights
+from rgcss_dask.core.parts import Parts
+from rgcss_dask.core.plan import Options
+from rgcss_dask.core.rebuild import Rebuild, Take
+from rgcss_dask.core.refinement import refine
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.tuning import CrossValidation, cross_validate, leave_one_out
+from rgcss_dask.core.wide import Rows, select_from_rows
+from rgcss_dask.scanning.batches import held_out_rows, moments_in_folds, parts_of, with_batch
+from rgcss_dask.scanning.scan import scan
+from rgcss_dask.sources import lazy
+from rgcss_dask.sources.base import FrameSource, Source, dense
+from rgcss_dask.sources.opening import open_source
+from rgcss_dask.sources.uncounted import is_uncounted, scan_uncounted
+from rgcss_dask.sources.xarray import PLACE, RANK, Field, is_labelled
 
 Array = NDArray[np.float64]
 

@@ -6,23 +6,19 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rgcss_dask import archive as archives
-from rgcss_dask.budget import default_budget, parse_memory
-from rgcss_dask.gram import Factor
-from rgcss_dask.greedy import select
-from rgcss_dask.moments import CONSTANT, Moments
-from rgcss_dask.one_pass import scan
-from rgcss_dask.plan import size
-from rgcss_dask.result import Result, Trust, Tuning, Wide, make_result
-from rgcss_dask.selection import Selection
-from rgcss_dask.source import Source
-from rgcss_dask.sources import open_source
-from rgcss_dask.subsets import Stability, stability
-from rgcss_dask.swaps import refine
-from rgcss_dask.tuning import CrossValidation, cross_validate
+from rgcss_dask.core.greedy import select
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.plan import size
+from rgcss_dask.core.refinement import refine
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.stability import Stability, stability
+from rgcss_dask.core.tuning import CrossValidation, cross_validate
+from rgcss_dask.core.wide import Rows, select_from_rows
+from rgcss_dask.scanning.budget import default_budget, parse_memory
+from rgcss_dask.scanning.scan import scan
+from rgcss_dask.sources.opening import open_source
+from rgcss_dask.storage import archive as archives
+from rgcss_dask.storage.result import Result, Trust, Tuning, make_result
 
 Say = Callable[[str], None]
 
@@ -45,8 +41,8 @@ class Question:
 
 
 def open_moments(
-    address: str, question: Question, *, folds: int = 0, memory: str | None = None, say: Say = print, **options: Any
-) -> tuple[Moments | Wide, dict[str, Any]]:
+    address: str, *, folds: int = 0, memory: str | None = None, say: Say = print, **options: Any
+) -> tuple[Moments | Rows, dict[str, Any]]:
     """Load an archive of moments, or make moments of a matrix; with fewer rows than columns, take it whole."""
     folder = archives.folder_of(address, options.get("storage_options"))
     if is_archive(address, options.get("storage_options")):
@@ -58,7 +54,7 @@ def open_moments(
     m, n = source.shape
     if m < n and 4 * m * n * 8 <= budget and not folds:
         say(f"{m:,} rows are fewer than {n:,} columns: working on the rows themselves ({size(m * n * 8)}).")
-        return wide(source, question), provenance
+        return Rows.of(source.read(0, m), names=source.names), provenance
     say(f"{address} holds rows, not moments; reading it once. `rgcss scan` keeps what is found for the next time.")
     return scan(source, folds=folds or None, memory=memory, **options), provenance
 
@@ -71,36 +67,12 @@ def is_archive(address: str, storage_options: dict[str, Any] | None = None) -> b
         return False
 
 
-def wide(source: Source, question: Question) -> Wide:
-    """Read a block with fewer rows than columns and prepare it."""
-    X = source.read(0, source.shape[0]).astype(np.float64)
-    if not np.all(np.isfinite(X)):
-        row, column = (int(i) for i in np.argwhere(~np.isfinite(X))[0])
-        raise ValueError(
-            f"values must be finite; row {row}, column {column} of {source.address} holds {X[row, column]}."
-        )
-    mean, spread = X.mean(axis=0), X.std(axis=0)
-    constant = spread <= CONSTANT * np.abs(mean)
-    mu = mean if question.center else np.zeros_like(mean)
-    sigma = _sigma(question.scale, spread, constant)
-    X = (X - mu) / sigma
-    if question.center:
-        X[:, constant] = 0.0
-    return Wide(Factor(X), len(X), mean, spread, mu, sigma, source.names)
-
-
-def _sigma(scale: float | str | None, spread: NDArray[np.float64], constant: NDArray[np.bool_]) -> NDArray[np.float64]:
-    if scale == "std":
-        return np.where(constant, 1.0, spread)
-    return np.full_like(spread, 1.0 if scale is None else float(scale))
-
-
-def answer(source: Moments | Wide, question: Question, provenance: dict[str, Any], say: Say = print) -> Result:
+def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any], say: Say = print) -> Result:
     """Select as asked, and work out all that a report shows."""
     question = _sensible(source, question, say)
     tuned = None
     if question.lam == "cv":
-        if isinstance(source, Wide):
+        if isinstance(source, Rows):
             raise ValueError("cross-validation needs folds; scan the matrix with --folds 5 first.")
         tuned = _tune(source, question)
         picked = tuned.selection
@@ -125,10 +97,9 @@ def answer(source: Moments | Wide, question: Question, provenance: dict[str, Any
     )
 
 
-def _sensible(source: Moments | Wide, question: Question, say: Say) -> Question:
+def _sensible(source: Moments | Rows, question: Question, say: Say) -> Question:
     """Fill in what was left open, and say so."""
-    n = source.factor.n if isinstance(source, Wide) else source.n
-    most = n - len(question.exclude)
+    most = source.n - len(question.exclude)
     if question.k > most:
         say(f"k = {question.k} is more than the {most} columns that may be picked; taking {most}.")
         question = replace(question, k=most)
@@ -156,15 +127,11 @@ def _tune(moments: Moments, question: Question) -> CrossValidation:
     )
 
 
-def _select(source: Moments | Wide, question: Question) -> Selection:
+def _select(source: Moments | Rows, question: Question) -> Selection:
     lam = float(question.lam or 0.0)
     if isinstance(source, Moments):
         return select(source, question.k, lam=lam, **_options(question))
-    index = {name: i for i, name in enumerate(source.names or ())}
-    include, exclude = ([index.get(c, c) for c in given] for given in (question.include, question.exclude))
-    picked = select(source.factor, question.k, lam=lam, objective=question.objective, include=include, exclude=exclude)
-    names = None if source.names is None else tuple(source.names[i] for i in picked.columns)
-    return replace(picked, names=names, mu=source.mu, sigma=source.sigma)
+    return select_from_rows(source, question.k, lam=lam, **_options(question))[0]
 
 
 def _tuning(tuned: CrossValidation) -> Tuning:

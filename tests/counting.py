@@ -9,7 +9,7 @@ import dask
 from distributed import Client
 
 from rgcss_dask import scan
-from rgcss_dask.zarr_source import ZarrSource, open_array
+from rgcss_dask.sources.zarr import ZarrSource, open_array
 
 
 class CountingSource(ZarrSource):

@@ -12,12 +12,13 @@ import pytest
 import zarr
 
 import rgcss_dask as rg
-from rgcss_dask import archive as module
-from rgcss_dask import claim, one_pass
-from rgcss_dask.checkpoint import Checkpoints
-from rgcss_dask.files import Folder
-from rgcss_dask.gaps import Gaps
-from rgcss_dask.parts import Parts, Read
+from rgcss_dask.core.gaps import Gaps
+from rgcss_dask.core.parts import Parts, Read
+from rgcss_dask.scanning import scan as one_pass
+from rgcss_dask.scanning.checkpoint import Checkpoints
+from rgcss_dask.storage import archive as module
+from rgcss_dask.storage import claim
+from rgcss_dask.storage.files import Folder
 
 N = 8
 
@@ -141,7 +142,7 @@ def test_an_append_reads_only_new_rows(tmp_path, monkeypatch):
     seen = []
     read = one_pass.open_source(tmp_path / "a.zarr").__class__.read
     monkeypatch.setattr(
-        "rgcss_dask.zarr_source.ZarrSource.read",
+        "rgcss_dask.sources.zarr.ZarrSource.read",
         lambda self, start, stop: seen.append((start, stop)) or read(self, start, stop),
     )
     rg.append(tmp_path / "m.zarr", tmp_path / "a.zarr")
@@ -221,7 +222,7 @@ def test_the_same_call_again_loads_and_another_is_refused(tmp_path, monkeypatch)
     array = stored(tmp_path / "a.zarr", rows(3_000))
     first = rg.scan(array, archive=tmp_path / "m.zarr", folds=2)
     with monkeypatch.context() as patch:
-        patch.setattr("rgcss_dask.zarr_source.ZarrSource.read", lambda *a: pytest.fail("nothing is to be read"))
+        patch.setattr("rgcss_dask.sources.zarr.ZarrSource.read", lambda *a: pytest.fail("nothing is to be read"))
         same(rg.scan(array, archive=tmp_path / "m.zarr", folds=2), first)
     with pytest.raises(ValueError, match=r"other data or with other options \(folds: 2 there, 3 asked for\)"):
         rg.scan(array, archive=tmp_path / "m.zarr", folds=3)
@@ -245,7 +246,7 @@ def interrupted_scan(array, place, after_rows, **options):
 
 @pytest.mark.parametrize("options", [{}, {"folds": 2}, {"nan": "mean"}, {"groups": 3}])
 def test_an_interrupted_pass_resumes_with_the_same_bits(tmp_path, place, monkeypatch, options):
-    monkeypatch.setattr("rgcss_dask.plan.SAVE_ROWS", 8_192)
+    monkeypatch.setattr("rgcss_dask.core.plan.SAVE_ROWS", 8_192)
     A = rows(200_000)
     A[5, 5] = np.nan if "nan" in options else 1.0
     array = stored(tmp_path / "a.zarr", A, chunk=1_000)
@@ -262,7 +263,7 @@ def test_an_interrupted_pass_resumes_with_the_same_bits(tmp_path, place, monkeyp
 
 
 def test_checkpoints_of_other_data_or_options_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("rgcss_dask.plan.SAVE_ROWS", 8_192)
+    monkeypatch.setattr("rgcss_dask.core.plan.SAVE_ROWS", 8_192)
     array = stored(tmp_path / "a.zarr", rows(100_000))
     interrupted_scan(array, tmp_path / "m.zarr", 40_000)
     with pytest.raises(ValueError, match=r"folds: 0 there, 5 asked for.*give another path, or remove"):
@@ -354,9 +355,9 @@ def test_a_claim_shows_signs_of_life(tmp_path, monkeypatch):
 
 
 def test_a_target_that_cannot_be_written_is_refused_before_reading(tmp_path, monkeypatch):
-    monkeypatch.setattr("rgcss_dask.source.ArraySource.read", lambda *a: pytest.fail("read"))
+    monkeypatch.setattr("rgcss_dask.sources.base.ArraySource.read", lambda *a: pytest.fail("read"))
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("rgcss_dask.source.ArraySource.stamps", lambda *a: None)
+    monkeypatch.setattr("rgcss_dask.sources.base.ArraySource.stamps", lambda *a: None)
     for target in (tmp_path / "file" / "m.zarr", "/proc/m.zarr", "http://127.0.0.1:9/m.zarr"):
         with pytest.raises(PermissionError, match=r"must be writable; .* is not"):
             rg.scan(rows(10), archive=target)

@@ -5,11 +5,13 @@ import shutil
 
 import numpy as np
 import pytest
+import scipy.io
 import zarr
 
 import rgcss_dask as rg
-from rgcss_dask import conversion, writer
-from rgcss_dask.conversion import convert
+from rgcss_dask.storage import convert as conversion
+from rgcss_dask.storage import writer
+from rgcss_dask.storage.convert import convert
 
 rng = np.random.default_rng(0)
 X = rng.integers(0, 200, (1000, 6)).astype(np.uint8)
@@ -17,46 +19,48 @@ NAMES = ["a", "b", "c", "d", "e", "f"]
 
 
 def idx(path, array):
-    path.write_bytes(
-        bytes([0, 0, 8, array.ndim]) + b"".join(int(x).to_bytes(4) for x in array.shape) + array.tobytes()
-    )
+    path.write_bytes(bytes([0, 0, 8, array.ndim]) + b"".join(int(x).to_bytes(4) for x in array.shape) + array.tobytes())
+
+
+def frame():
+    return pytest.importorskip("pandas").DataFrame(X, columns=NAMES)
+
+
+def hdf5(path, name, values):
+    with pytest.importorskip("h5py").File(path, "w") as file:
+        file[name] = values
+
+
+def gzipped_idx(path):
+    idx(path.with_suffix(""), X.reshape(1000, 2, 3))
+    path.write_bytes(gzip.compress(path.with_suffix("").read_bytes()))
+
+
+# Kind -> file name, and how to write X to it.
+WRITERS = {
+    "npy": ("x.npy", lambda path: np.save(path, X)),
+    "npz": ("x.npz", lambda path: np.savez_compressed(path, X=X, y=np.arange(5))),
+    "csv": ("x.csv", lambda path: frame().to_csv(path, index=False)),
+    "tsv": ("x.tsv", lambda path: frame().to_csv(path, index=False, sep="\t")),
+    "csv.gz": ("x.csv.gz", lambda path: frame().to_csv(path, index=False)),
+    "parquet": ("x.parquet", lambda path: frame().to_parquet(path, row_group_size=100)),
+    "h5": ("x.h5", lambda path: hdf5(path, "group/X", X)),
+    "mat": ("x.mat", lambda path: scipy.io.savemat(path, {"X": X, "label": np.zeros((1, 5))})),
+    "mat73": ("x.mat", lambda path: hdf5(path, "X", X.T)),  # as MATLAB stores it
+    "idx": ("x-images-idx3-ubyte", lambda path: idx(path, X.reshape(1000, 2, 3))),
+    "idx.gz": ("x-images-idx3-ubyte.gz", gzipped_idx),
+    "zarr": ("x.zarr", lambda path: zarr.create_array(path, data=X, chunks=(77, 4))),
+}
 
 
 def make(kind, folder):
     """Write X as a file of that kind and return its path."""
-    path = folder / f"x.{kind}"
-    if kind == "npy":
-        np.save(path, X)
-    elif kind == "npz":
-        np.savez_compressed(path, X=X, y=np.arange(5))
-    elif kind in ("csv", "tsv", "csv.gz"):
-        pandas = pytest.importorskip("pandas")
-        pandas.DataFrame(X, columns=NAMES).to_csv(path, index=False, sep="\t" if kind == "tsv" else ",")
-    elif kind == "parquet":
-        pytest.importorskip("pyarrow")
-        pytest.importorskip("pandas").DataFrame(X, columns=NAMES).to_parquet(path, row_group_size=100)
-    elif kind == "h5":
-        with pytest.importorskip("h5py").File(path, "w") as file:
-            file["group/X"] = X
-    elif kind == "mat":
-        pytest.importorskip("scipy.io").savemat(path, {"X": X, "label": np.zeros((1, 5))})
-    elif kind == "mat73":
-        path = folder / "x.mat"
-        with pytest.importorskip("h5py").File(path, "w") as file:
-            file["X"] = X.T  # as MATLAB stores it
-    elif kind == "idx":
-        path = folder / "x-images-idx3-ubyte"
-        idx(path, X.reshape(1000, 2, 3))
-    elif kind == "idx.gz":
-        idx(folder / "x", X.reshape(1000, 2, 3))
-        path = folder / "x-images-idx3-ubyte.gz"
-        path.write_bytes(gzip.compress((folder / "x").read_bytes()))
-    elif kind == "zarr":
-        zarr.create_array(path, data=X, chunks=(77, 4))
-    return path
+    name, write = WRITERS[kind]
+    write(folder / name)
+    return folder / name
 
 
-KINDS = ["npy", "npz", "csv", "tsv", "csv.gz", "parquet", "h5", "mat", "mat73", "idx", "idx.gz", "zarr"]
+KINDS = list(WRITERS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,10 +1,13 @@
 """Weights, losses, bounds and condition numbers against the rows themselves."""
 
+from itertools import combinations
+
 import numpy as np
 import oracle
 import pytest
 
-from rgcss_dask import Moments, evaluate, select
+from rgcss_dask import Moments, select
+from rgcss_dask.core import evaluate
 
 rng = np.random.default_rng(20)
 A = rng.standard_normal((40, 9)) * rng.uniform(0.2, 3, 9)
@@ -57,8 +60,6 @@ def test_dependent_columns_do_not_break_the_prefix_losses(objective):
 @pytest.mark.parametrize("objective", ["unselected", "all"])
 @pytest.mark.parametrize("lam", [0.0, 0.5, 30.0])
 def test_no_subset_at_all_is_below_the_bounds(lam, objective):
-    from itertools import combinations
-
     bounds = evaluate.bounds(np.linalg.svd(A, compute_uv=False) ** 2, 9, lam, objective)
     for k in (1, 2, 3):
         best = min(oracle.loss(A, list(c), lam, objective) for c in combinations(range(9), k))

@@ -3,8 +3,8 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from rgcss_dask.gaps import Gaps
-from rgcss_dask.moments import Moments, NotFiniteError
+from rgcss_dask.core.gaps import Gaps
+from rgcss_dask.core.moments import Moments, NotFiniteError
 
 
 def with_gaps(rows, columns, share, seed=0):

@@ -1,5 +1,6 @@
 """The greedy picks against brute force, in every shape and scale, and what it says to bad input."""
 
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rgcss_dask import Factor, Moments, Stop, evaluate, select
+from rgcss_dask import Factor, Moments, Stop, select
+from rgcss_dask.core import evaluate
 
 OBJECTIVES = ["unselected", "all"]
 
@@ -64,7 +66,11 @@ def test_every_pick_is_the_best_one(A, lam, objective, wide, data):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    A=matrices(), exponent=st.integers(-150, 150), lam=lambdas, objective=st.sampled_from(OBJECTIVES), wide=st.booleans()
+    A=matrices(),
+    exponent=st.integers(-150, 150),
+    lam=lambdas,
+    objective=st.sampled_from(OBJECTIVES),
+    wide=st.booleans(),
 )
 def test_the_scale_of_the_data_does_not_matter(A, exponent, lam, objective, wide):
     scale = 10.0**exponent
@@ -308,8 +314,6 @@ def test_stopping_near_the_bound(objective):
 
 def test_more_memory_than_the_block_is_never_needed_for_a_wide_one():
     """Nothing n x n: at n = 4000 that alone would be 128 MB. (The full size is measured in test_memory.py.)"""
-    import tracemalloc
-
     A = np.random.default_rng(15).standard_normal((30, 4000))
     source = Factor(A)
     select(source, 2)

@@ -13,9 +13,9 @@ from distributed import Client
 
 import rgcss_dask as rg
 from rgcss_dask import RGCSS, Field
-from rgcss_dask.anndata_source import AnnDataSource
-from rgcss_dask.sparse_rows import SparseRows
-from rgcss_dask.zarr_source import MissingChunkError
+from rgcss_dask.core.sparse_rows import SparseRows
+from rgcss_dask.sources.anndata import AnnDataSource
+from rgcss_dask.sources.zarr import MissingChunkError
 
 xr = pytest.importorskip("xarray")
 

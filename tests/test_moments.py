@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rgcss_dask import moments as module
-from rgcss_dask.moments import Accumulator, Moments, NotFiniteError
+from rgcss_dask.core import moments as module
+from rgcss_dask.core.moments import Accumulator, Moments, NotFiniteError
 
 EIGHT_BIT = [np.uint8, np.int8, np.bool_]
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rgcss_dask.plan import Geometry, Options, check_counts, make_plan, size
-from rgcss_dask.source import even_cuts
+from rgcss_dask.core.plan import Geometry, Options, check_counts, make_plan, size
+from rgcss_dask.sources.base import even_cuts
 
 GB = 10**9
 

@@ -6,8 +6,9 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from rgcss_dask import Moments, evaluate, load_result, select
-from rgcss_dask.result import Trust, Tuning, make_result, save_result
+from rgcss_dask import Moments, load_result, select
+from rgcss_dask.core import evaluate
+from rgcss_dask.storage.result import Trust, Tuning, make_result, save_result
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_the_numbers_are_those_of_the_selection(result):
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"kind": "x", "format": 1}'])
 def test_something_else_is_refused(text, tmp_path):
     (tmp_path / "r.json").write_text(text)
-    with pytest.raises(ValueError, match="is not a result|has kind"):
+    with pytest.raises(ValueError, match=r"is not a result|has kind"):
         load_result(tmp_path / "r.json")
 
 
@@ -62,7 +63,7 @@ def test_a_result_of_another_format_is_refused(result, tmp_path):
     save_result(result, tmp_path / "r.json")
     content = json.loads((tmp_path / "r.json").read_text())
     (tmp_path / "r.json").write_text(json.dumps({**content, "format": 99}))
-    with pytest.raises(ValueError, match="format 99; this version reads .* format 1"):
+    with pytest.raises(ValueError, match=r"format 99; this version reads .* format 1"):
         load_result(tmp_path / "r.json")
 
 

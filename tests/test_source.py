@@ -17,8 +17,8 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import FsspecStore, ZipStore
 
 from rgcss_dask import scan
-from rgcss_dask.sources import open_source
-from rgcss_dask.zarr_source import DamagedChunkError, MissingChunkError
+from rgcss_dask.sources.opening import open_source
+from rgcss_dask.sources.zarr import DamagedChunkError, MissingChunkError
 
 ROWS, COLUMNS = 1_003, 12
 

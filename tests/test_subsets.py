@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import rgcss_dask as rg
-from rgcss_dask import subsets
-from rgcss_dask.moments import Moments
-from rgcss_dask.subsets import mean_jaccard, planned_bytes, weighted_sums
+from rgcss_dask.core import stability as subsets
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.stability import mean_jaccard, planned_bytes, weighted_sums
 
 
 def with_groups(parts):

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rgcss_dask as rg
-from rgcss_dask.gram import Gram
-from rgcss_dask.moments import Moments
-from rgcss_dask.swaps import swap_losses
-from rgcss_dask.workers import Workers
+from rgcss_dask.core.gram import Gram
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.refinement import swap_losses
+from rgcss_dask.core.workers import Workers
 
 OBJECTIVES = ["unselected", "all"]
 

@@ -1,0 +1,113 @@
+"""Sums from which column means are imputed exactly, after one pass that could not know them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core.moments import Array, Moments, NotFiniteError
+
+
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """Products of rows with gaps (NaN) and of the gaps themselves, as a value that adds up.
+
+    With x a row less ``shift`` and 0 at its gaps, and m its mask (1 where there is a value): ``total`` is the
+    sum of w x, ``product`` of w x x', ``cross`` of w x m' and ``present`` of w m m'. The mean is then known,
+    and with it what the gaps should have held. Memory is three n x n matrices.
+    """
+
+    rows: int
+    weight: float
+    shift: Array  # (n,)
+    total: Array  # (n,)
+    product: Array  # (n, n)
+    cross: Array  # (n, n)
+    present: Array  # (n, n)
+
+    @classmethod
+    def of(cls, block: NDArray[Any], weights: NDArray[Any] | None = None) -> Gaps:
+        """Take the sums of a block of rows; an infinity is a `NotFiniteError`."""
+        X = np.array(block, dtype=np.float64)
+        _refuse_infinity(X)
+        gap = np.isnan(X)
+        w = np.ones(len(X)) if weights is None else np.asarray(weights, dtype=np.float64)
+        M = np.where(gap, 0.0, np.sqrt(w)[:, None])
+        X[gap] = 0.0
+        count = w @ ~gap
+        shift = np.divide(w @ X, count, out=np.zeros(X.shape[1]), where=count > 0)
+        np.subtract(X, shift, out=X)
+        np.multiply(X, M, out=X)  # gaps are 0 again, and each row carries the root of its weight
+        if not gap.any():
+            total = np.sqrt(w) @ X
+            cross = np.repeat(total[:, None], len(shift), axis=1)
+            present = np.full((len(shift), len(shift)), float(w.sum()))
+        else:
+            total, cross, present = np.sqrt(w) @ X, X.T @ M, M.T @ M
+        return cls(len(X), float(w.sum()), shift, total, X.T @ X, cross, present)
+
+    @property
+    def n(self) -> int:
+        """Number of columns."""
+        return len(self.shift)
+
+    @property
+    def counts(self) -> Array:
+        """Weight of the values present in each column, (n,)."""
+        return np.diagonal(self.present)
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the values present in each column, (n,)."""
+        if np.any(self.counts <= 0):
+            column = int(np.flatnonzero(self.counts <= 0)[0])
+            raise ValueError(f"nan='mean' needs a value in every column; column {column} has none. Leave it out.")
+        return self.shift + self.total / self.counts
+
+    def about(self, shift: Array) -> Gaps:
+        """Move the sums to another shift."""
+        e = shift - self.shift
+        step = self.cross * e
+        product = self.product - step - step.T + self.present * np.outer(e, e)
+        return replace(
+            self,
+            shift=shift,
+            total=self.total - e * self.counts,
+            product=product,
+            cross=self.cross - e[:, None] * self.present,
+        )
+
+    def merge(self, other: Gaps, *, overwrite: bool = False) -> Gaps:
+        """Add the rows of ``other``, about the mean of both; ``overwrite`` is heeded by `Moments` only."""
+        count = self.counts + other.counts
+        pull = np.divide(other.counts, count, out=np.zeros(self.n), where=count > 0)
+        mean_a, mean_b = (
+            g.shift + np.divide(g.total, g.counts, out=np.zeros(g.n), where=g.counts > 0) for g in (self, other)
+        )
+        shift = mean_a + (mean_b - mean_a) * pull
+        a, b = self.about(shift), other.about(shift)
+        return Gaps(
+            a.rows + b.rows,
+            a.weight + b.weight,
+            shift,
+            a.total + b.total,
+            a.product + b.product,
+            a.cross + b.cross,
+            a.present + b.present,
+        )
+
+    def fill(self, mean: Array) -> Moments:
+        """Return the moments of the rows with every gap set to ``mean``, that of these rows or of more."""
+        filled = self.about(mean)
+        product = (filled.product + filled.product.T) / 2
+        return Moments(self.rows, self.weight, mean, filled.total, product)
+
+
+def _refuse_infinity(X: Array) -> None:
+    bad = np.isinf(X)
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        raise NotFiniteError(row, column, float(X[row, column]))

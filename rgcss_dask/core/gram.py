@@ -1,0 +1,200 @@
+"""G = A'A as the solver needs it: columns of it, products with it, and fresh sums, whole or as a factor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import ArrayLike, NDArray
+
+from rgcss_dask.core import kernels
+from rgcss_dask.core.moments import check_real
+from rgcss_dask.core.workers import Workers
+
+Array = NDArray[np.float64]
+
+# Squares of entries must neither overflow nor vanish; within this range nothing needs scaling.
+_SAFE = 2.0**200
+# Rows of G refreshed by one thread at a time: two temporaries of this many rows.
+_BAND = 256
+# Partial sums over the rows of a factor; fixed, so that the bits do not depend on the number of threads.
+_FACTOR_PARTS = 8
+
+
+@dataclass
+class Sums:
+    """What the scores are made of, recomputed from G and the picks: each (n,)."""
+
+    eta: Array  # sum over counted columns of H_ij^2
+    rho: Array  # sum over counted columns of H_ij R_ij
+    diag_h: Array
+    diag_r: Array
+
+    def copy(self) -> Sums:
+        """Return sums that can be updated apart."""
+        return Sums(self.eta.copy(), self.rho.copy(), self.diag_h.copy(), self.diag_r.copy())
+
+
+class Base(Protocol):
+    """The matrix G, in whatever form it is kept, divided by the power of two ``unit``."""
+
+    n: int
+    unit: float
+    diagonal: Array  # (n,)
+
+    def column(self, w: int) -> Array:
+        """Return column ``w`` of G."""
+
+    def multiply(self, X: Array, workers: Workers) -> Array:
+        """Return X G for the rows of X."""
+
+    def first_sums(self, workers: Workers) -> Sums:
+        """Return the sums before the first pick, when H = R = G and every column counts."""
+
+    def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
+        """Recompute the sums over the masked columns for H = G - Y'Y and R = H - lam W'W."""
+
+    def rows(self, picks: NDArray[np.intp]) -> Array:
+        """Return the picked rows of G in the units of the data, (k, n)."""
+
+    def spectrum(self) -> Array:
+        """Return the eigenvalues of G in the units of the data, largest first, none negative."""
+
+
+class Gram:
+    """G itself, n x n."""
+
+    def __init__(self, G: Array) -> None:
+        self.n = len(G)
+        diagonal = np.diagonal(G)
+        self.unit = _unit(float(diagonal.max(initial=0.0)))
+        self._G = np.ascontiguousarray(G if self.unit == 1.0 else G / self.unit)
+        self.diagonal = np.diagonal(self._G).copy()
+
+    def column(self, w: int) -> Array:
+        return self._G[w]
+
+    def multiply(self, X: Array, workers: Workers) -> Array:
+        if len(X) > 2:  # several lambdas: arithmetic more than reading, and BLAS is best at that
+            out = np.empty_like(X)
+            bands = _split(self.n, 4 * workers.count)
+            workers.map(lambda a, b: np.matmul(X, self._G[a:b].T, out=out[:, a:b]), bands)
+            return out
+        parts = _triangle_parts(self.n)
+        outs = np.zeros((len(parts), *X.shape))
+        workers.map(kernels.multiply_pair, ((self._G, X, outs[i], a, b) for i, (a, b) in enumerate(parts)))
+        return outs.sum(axis=0) if len(parts) > 1 else outs[0]
+
+    def first_sums(self, workers: Workers) -> Sums:
+        squares = np.empty(self.n)
+        workers.map(kernels.row_squares, ((self._G, squares, a, b) for a, b in _split(self.n, workers.count)))
+        return Sums(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
+
+    def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
+        fresh = Sums(*np.zeros((4, self.n)))
+
+        def band(start: int) -> Sums:
+            part = Sums(*np.zeros((4, self.n)))
+            stop = min(start + _BAND, self.n)
+            C = Y[:, start:stop].T @ Y[:, start:]
+            D = (lam * W[:, start:stop]).T @ W[:, start:]
+            G = self._G[start:stop, start:]
+            kernels.tile_sums(G, C, D, mask, start, part.eta, part.rho, part.diag_h, part.diag_r)
+            return part
+
+        # As many at once as there are threads, added in order: the same bits for any number of threads.
+        starts = list(range(0, self.n, _BAND))
+        for i in range(0, len(starts), workers.count):
+            for part in workers.map(band, ((s,) for s in starts[i : i + workers.count])):
+                fresh.eta += part.eta
+                fresh.rho += part.rho
+                fresh.diag_h += part.diag_h
+                fresh.diag_r += part.diag_r
+        return fresh
+
+    def rows(self, picks: NDArray[np.intp]) -> Array:
+        return self._G[picks] * self.unit
+
+    def spectrum(self) -> Array:
+        return np.maximum(scipy.linalg.eigvalsh(self._G)[::-1], 0.0) * self.unit
+
+
+class Factor:
+    """A block F with F'F = G, for when G is larger: m rows, n columns, m < n.
+
+    Nothing n x n is ever formed: memory O(m n + n k), time O(m n) for each pick. Any F with F'F = G will do: the
+    rows themselves, a triangular factor, a sketch. A block with more rows than columns is first reduced to its
+    triangular factor.
+    """
+
+    def __init__(self, F: ArrayLike) -> None:
+        block = np.asarray(F)
+        check_real(block.dtype)
+        if block.ndim != 2 or 0 in block.shape:
+            raise ValueError(f"a factor must have rows and columns; got shape {block.shape}.")
+        block = block.astype(np.float64)
+        if not np.all(np.isfinite(block)):
+            raise ValueError("a factor must be finite; it holds NaN or infinity. Drop or fill those rows first.")
+        largest = float(np.abs(block).max())
+        root = 1.0 if 1.0 / _SAFE < largest**2 < _SAFE else 2.0 ** round(np.log2(largest)) if largest else 1.0
+        block /= root
+        if block.shape[0] > block.shape[1]:
+            block = np.asarray(np.linalg.qr(block, mode="r"))
+        self.n = block.shape[1]
+        self._F = np.ascontiguousarray(block)
+        self.diagonal = np.einsum("ij,ij->j", block, block)
+        self.unit = root * root
+
+    def column(self, w: int) -> Array:
+        return self._F[:, w] @ self._F
+
+    def multiply(self, X: Array, workers: Workers) -> Array:
+        parts = list(_split(len(self._F), _FACTOR_PARTS))
+        if len(X) != 2:
+            return np.sum([(X @ self._F[a:b].T) @ self._F[a:b] for a, b in parts], axis=0)
+        outs = np.empty((len(parts), 2, self.n))
+        workers.map(kernels.multiply_pair_by_factor, ((self._F, X, outs[i], a, b) for i, (a, b) in enumerate(parts)))
+        return outs.sum(axis=0)
+
+    def first_sums(self, workers: Workers) -> Sums:
+        F = self._F
+        squares = np.einsum("ij,ij->j", F, (F @ F.T) @ F)
+        return Sums(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
+
+    def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
+        """Recompute from the residual E = F - F_S W itself: H = F'E and R = E'E, so the sums need m x m only."""
+        F = self._F
+        E = F - F[:, picks] @ W
+        counted = F * mask
+        eta = np.einsum("ij,ij->j", E, (counted @ F.T) @ E)
+        rho = np.einsum("ij,ij->j", E, (counted @ E.T) @ E)
+        return Sums(eta, rho, np.einsum("ij,ij->j", F, E), np.einsum("ij,ij->j", E, E))
+
+    def rows(self, picks: NDArray[np.intp]) -> Array:
+        return (self._F[:, picks].T @ self._F) * self.unit
+
+    def spectrum(self) -> Array:
+        values = np.linalg.svd(self._F, compute_uv=False) ** 2 * self.unit
+        return np.concatenate([values, np.zeros(self.n - len(values))])
+
+
+def _unit(largest: float) -> float:
+    """Return the power of two to divide by: 1 unless squares would leave the range of float64."""
+    return 1.0 if largest == 0.0 or 1.0 / _SAFE < largest < _SAFE else 2.0 ** round(np.log2(largest))
+
+
+def _split(n: int, parts: int) -> list[tuple[int, int]]:
+    """Cut n rows into parts, none too small to be worth a thread."""
+    parts = min(parts, max(1, n // 128))
+    edges = [n * i // parts for i in range(parts + 1)]
+    return [(a, b) for a, b in pairwise(edges) if b > a]
+
+
+def _triangle_parts(n: int) -> list[tuple[int, int]]:
+    """Cut the rows of a lower triangle into parts of equal area; one if that is done before a thread wakes up."""
+    parts = 1 if n < 1500 else 4
+    edges = [int(n * (i / parts) ** 0.5) // 4 * 4 for i in range(parts)] + [n]
+    return list(pairwise(edges))

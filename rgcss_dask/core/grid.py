@@ -1,0 +1,64 @@
+"""The lambdas to try: those given, or a grid placed by the spectrum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from rgcss_dask.core.evaluate import EPS, checked_lambda
+from rgcss_dask.core.threads import single_threaded_blas
+
+Array = NDArray[np.float64]
+
+GRID = 13  # lambdas tried when none are given
+# Below this share of the smallest eigenvalue that k columns can use, lambda does as good as nothing.
+GRID_BELOW = 1e-3
+# More directions than asked for, and products with the Gram, that make the leading eigenvalues of a sketch good.
+OVERSAMPLING, POWERS = 10, 3
+
+
+def default_grid(mean_gram: Array, k: int) -> Array:
+    """Return lambdas per row from the Gram of the average row: equal steps in log from useless to overwhelming.
+
+    The largest is the leading eigenvalue, where every direction is shrunk by half or more. The smallest is 1e-3 of the
+    k-th eigenvalue (or of the last above rounding), which no direction that k columns can use will notice.
+    """
+    s = leading_spectrum(mean_gram, k)
+    if s[0] <= 0:
+        raise ValueError("there is no lambda to choose: every column is zero, or constant and centred away.")
+    floor = len(mean_gram) * EPS * s[0]
+    low = max(GRID_BELOW * s[s > floor][-1], 64 * floor)
+    return np.geomspace(low, s[0], GRID)
+
+
+def leading_spectrum(G: Array, k: int) -> Array:
+    """Return about the k largest eigenvalues of G, largest first: subspace iteration from a fixed start, O(n^2 k).
+
+    Exact when k is near n, never too large, and good to a few per cent otherwise: enough to place a grid.
+    """
+    n = len(G)
+    k = min(max(int(k), 1), n)
+    with single_threaded_blas():  # on a busy machine threads make a narrow QR many times slower
+        if k + OVERSAMPLING >= n:
+            return np.asarray(scipy.linalg.eigvalsh(G)[::-1][:k])
+        Q = np.random.default_rng(0).standard_normal((n, k + OVERSAMPLING))
+        for _ in range(POWERS):
+            Q = np.linalg.qr(G @ Q)[0]
+        return np.asarray(scipy.linalg.eigvalsh(Q.T @ G @ Q)[::-1][:k])
+
+
+def checked_grid(given: float | Sequence[float] | NDArray[Any] | None) -> Array:
+    """Return the lambdas in ascending order, or say what is wrong with them."""
+    grid = np.sort(np.atleast_1d(np.asarray(given, dtype=np.float64)))
+    if grid.ndim != 1 or len(grid) == 0:
+        raise ValueError(f"lambdas must be a list with one value or more; got shape {grid.shape}.")
+    for lam in grid:
+        checked_lambda(lam)
+    twice = np.flatnonzero(np.diff(grid) == 0)
+    if len(twice):
+        raise ValueError(f"lambdas must differ; got {grid[twice[0]]:g} more than once.")
+    return grid

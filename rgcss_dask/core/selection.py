@@ -1,0 +1,99 @@
+"""The result of a selection, and the rules that may end it early."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rgcss_dask.core import evaluate
+from rgcss_dask.core.moments import Moments
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When to stop before k columns are picked; whichever rule is met first ends the selection.
+
+    Parameters
+    ----------
+    loss : stop when the loss is at most this share of the loss before the first pick.
+    bound : stop when the loss is at most this factor (1 or more) times the tight lower bound for as many columns.
+    """
+
+    loss: float | None = None
+    bound: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.loss is not None and not 0 <= self.loss <= 1:
+            raise ValueError(f"stop at a share of the loss between 0 and 1; got loss={self.loss!r}.")
+        if self.bound is not None and not self.bound >= 1:
+            raise ValueError(f"no selection can be below the bound: its factor must be 1 or more; got {self.bound!r}.")
+
+    def met(self, loss: float, start: float, bound: float | None) -> bool:
+        """Say whether either rule holds."""
+        return (self.loss is not None and loss <= self.loss * start) or (
+            self.bound is not None and bound is not None and loss <= self.bound * bound
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Columns in the order they were picked, and the loss after each pick."""
+
+    columns: NDArray[np.intp]  # (k,)
+    loss: Array  # (k,) the objective after each pick
+    start: float  # the objective before the first pick: the squared norm of the prepared matrix
+    lam: float
+    objective: str
+    n: int  # columns to choose from
+    bound: Array | None = None  # (k,) no k columns can do better than this; None if it was not asked for
+    names: tuple[str, ...] | None = None  # (k,) names of the picked columns
+    mu: Array | None = None  # (n,) what was subtracted from each column
+    sigma: Array | None = None  # (n,) what each column was divided by
+    refreshes: int = 0  # how often the sums were recomputed to keep their digits
+    exhausted: bool = False  # True when it ended because no column had anything left to add
+
+    @property
+    def k(self) -> int:
+        """Number of picked columns."""
+        return len(self.columns)
+
+    @property
+    def explained(self) -> Array:
+        """Share of the squared norm that is explained after each pick, (k,)."""
+        return evaluate.explained_share(self.loss, self.start)
+
+    def weights(self, source: Moments | ArrayLike) -> Array:
+        """Return W, (k, n): the prepared picked columns times W approximate all prepared columns.
+
+        ``source`` is what the columns were selected from, or any other Gram or moments of the same columns.
+        """
+        return evaluate.weights(self.prepare(source), self.columns, self.lam)
+
+    def conditioning(self, source: Moments | ArrayLike) -> evaluate.Condition:
+        """Return the condition number of the picked columns on ``source``: these rows, or others of the same columns.
+
+        Other rows are centred and scaled as the rows that were selected from. Above a hundred or so, weights begin to
+        magnify noise; a selection that is well conditioned on rows it has not seen is one to trust.
+        """
+        return evaluate.condition(self.prepare(source), self.columns)
+
+    def prepare(self, source: Moments | ArrayLike) -> Array:
+        """Return the Gram of ``source`` with this selection's centring and scaling."""
+        if isinstance(source, Moments):
+            return source.gram(
+                center=False if self.mu is None else self.mu, scale=None if self.sigma is None else self.sigma
+            )
+        return np.asarray(source, dtype=np.float64)
+
+    def __str__(self) -> str:
+        if self.k == 0:
+            return f"No column of {self.n} was picked."
+        kept = f"{self.k} of {self.n} columns keep {100 * self.explained[-1]:.1f} % of the variation"
+        if self.bound is None:
+            return kept + "."
+        limit = 100 * evaluate.explained_share(self.bound[-1:], self.start)[0]
+        return f"{kept}; no {self.k} columns can keep more than {limit:.1f} %."

@@ -1,0 +1,57 @@
+"""A block of sparse rows that is multiplied with itself as it is, where that is faster than as a dense one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core import kernels
+
+Array = NDArray[np.float64]
+
+# Products of stored values, as a share of those of a dense block, up to which they are faster; measured on one core,
+# n = 500 to 6000. A larger matrix does not stay in the cache, and sparse products go all over it.
+SHARE, SHARE_LARGE, LARGE = 0.008, 0.0015, 2048
+
+
+class SparseRows:
+    """Rows of a SciPy CSR matrix, looking enough like an array to be cut into parts."""
+
+    def __init__(self, csr: Any) -> None:
+        if not csr.has_canonical_format:  # a value stored twice would be multiplied wrongly
+            csr = csr.copy()
+            csr.sum_duplicates()
+        self._csr = csr
+        self.shape, self.dtype, self.ndim = csr.shape, np.dtype(csr.dtype), 2
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, rows: slice | NDArray[Any]) -> SparseRows:
+        return SparseRows(self._csr[rows])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self._csr.toarray(), dtype=dtype)
+
+    @property
+    def pays(self) -> bool:
+        """Whether sparse products are faster than dense ones."""
+        rows, n = self.shape
+        share = SHARE if n <= LARGE else SHARE_LARGE
+        return float(np.sum(np.diff(self._csr.indptr).astype(np.float64) ** 2)) <= share * rows * float(n) ** 2
+
+    def sums(self, weights: Array) -> tuple[Array, Array]:
+        """Return the weighted sums of the values and of their squares, each (n,)."""
+        data, n = self._csr.data.astype(np.float64), self.shape[1]
+        w = np.repeat(weights, np.diff(self._csr.indptr))
+        columns = self._csr.indices
+        first, second = (np.bincount(columns, w * power, n) for power in (data, data * data))
+        return first.astype(np.float64), second.astype(np.float64)
+
+    def add_products(self, weights: Array, product: Array) -> None:
+        """Add the weighted products of the rows with themselves to the upper triangle, about zero."""
+        kernels.add_sparse_products(
+            self._csr.indptr, self._csr.indices, self._csr.data.astype(np.float64), weights, product
+        )

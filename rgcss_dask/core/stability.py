@@ -1,0 +1,322 @@
+"""How far to trust the picks: the same selection on resampled or perturbed rows, beside chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rgcss_dask.core.evaluate import checked_lambda
+from rgcss_dask.core.gram import Factor
+from rgcss_dask.core.greedy import Columns, select
+from rgcss_dask.core.moments import EXACT_WEIGHT, Moments, check_real
+from rgcss_dask.core.selection import Selection
+
+Array = NDArray[np.float64]
+
+# Rows of all groups' products brought about one shift at once: a buffer of groups x this x n.
+BAND = 64
+# Below this a bootstrap over groups has too few different resamples to say much.
+FEW_GROUPS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Stability:
+    """How much selections on varied data agree, and how much chance alone would make them agree."""
+
+    jaccard: float  # mean over all pairs of |both| / |either|
+    expected: float  # its expectation for random subsets of k of the n columns
+    frequency: Array  # (n,) share of the selections that picked the column
+    picks: tuple[NDArray[np.intp], ...]  # the columns of each selection, in pick order
+    k: int
+    lam: float
+    variation: str  # what was varied, in words
+    names: tuple[str, ...] | None = None  # (n,)
+
+    @classmethod
+    def of(
+        cls,
+        picks: Sequence[ArrayLike],
+        n: int,
+        k: int,
+        lam: float,
+        variation: str,
+        names: tuple[str, ...] | None = None,
+    ) -> Stability:
+        """Compare the picked subsets of n columns with each other and with chance."""
+        subsets = tuple(np.asarray(columns, dtype=np.intp) for columns in picks)
+        members = _members(subsets, n)
+        return cls(
+            _mean_jaccard(members), expected_jaccard(n, k), members.mean(axis=0), subsets, k, lam, variation, names
+        )
+
+    @property
+    def always(self) -> NDArray[np.intp]:
+        """Columns that every selection picked."""
+        return np.flatnonzero(self.frequency == 1.0)
+
+    def __str__(self) -> str:
+        few = "" if len(self.always) == 0 else f" ({_listed(self.always, self.names)})"
+        return (
+            f"{len(self.picks)} selections of {self.k} of {len(self.frequency)} columns on {self.variation}: "
+            f"two of them have on average {100 * self.jaccard:.1f} % of the columns that either has in common "
+            f"(Jaccard index); random subsets would have {100 * self.expected:.1f} %. "
+            f"{len(self.always)} columns are in every selection{few}."
+        )
+
+
+def _listed(columns: NDArray[np.intp], names: tuple[str, ...] | None, limit: int = 8) -> str:
+    words = [str(i) if names is None else names[i] for i in columns[:limit]]
+    return ", ".join(words) + (", ..." if len(columns) > limit else "")
+
+
+def expected_jaccard(n: int, k: int) -> float:
+    """Return the expected Jaccard index of two random subsets of k of n columns.
+
+    The sum over p of C(k, p) C(n - k, p) / C(n, k) times (k - p) / (k + p). Each binomial outgrows float64, so their
+    logarithms are built up from ratios; the sum of all terms, which is C(n, k), divides out what they round.
+    """
+    if not 1 <= k <= n:
+        raise ValueError(f"k must be from 1 to {n}, the number of columns; got {k}.")
+    p = np.arange(min(k, n - k) + 1, dtype=np.float64)
+    ratios = np.log(k - p[:-1]) + np.log(n - k - p[:-1]) - 2.0 * np.log(p[1:])
+    logs = np.concatenate([[0.0], np.cumsum(ratios)])
+    chance = np.exp(logs - logs.max())
+    return float(np.sum(chance * (k - p) / (k + p)) / chance.sum())
+
+
+def mean_jaccard(subsets: Sequence[ArrayLike]) -> float:
+    """Return the mean over all pairs of subsets of |both| / |either|; two empty subsets agree."""
+    index = [np.asarray(columns, dtype=np.intp) for columns in subsets]
+    return _mean_jaccard(_members(index, 1 + max((int(i.max()) for i in index if len(i)), default=0)))
+
+
+def _members(subsets: Sequence[NDArray[np.intp]], n: int) -> Array:
+    """Return who is in which subset, (subsets, n), 1 or 0."""
+    members = np.zeros((len(subsets), n))
+    for row, columns in zip(members, subsets, strict=True):
+        row[columns] = 1.0
+    return members
+
+
+def _mean_jaccard(members: Array) -> float:
+    if len(members) < 2:
+        raise ValueError(f"agreement needs 2 subsets or more; got {len(members)}.")
+    both = members @ members.T
+    sizes = np.diagonal(both)
+    either = sizes[:, None] + sizes - both
+    pairs = np.triu_indices(len(members), 1)
+    return float(np.mean(np.where(either > 0, both / np.maximum(either, 1.0), 1.0)[pairs]))
+
+
+def stability(
+    moments: Moments,
+    k: int,
+    *,
+    lam: float = 1.0,
+    lam_per_row: float | None = None,
+    objective: str = "unselected",
+    include: Columns = (),
+    exclude: Columns = (),
+    center: bool | ArrayLike = False,
+    scale: float | str | ArrayLike | None = None,
+    resamples: int = 100,
+    seed: int = 0,
+    memory: int | None = None,
+) -> Stability:
+    """Select on bootstrap resamples of the row groups and say how much the selections agree.
+
+    A resample draws as many groups as there are, with repetition: a block bootstrap, so rows that depend on their
+    neighbours stay together. Its moments are a weighted sum of those of the groups, so no row is read again.
+    Time O(resamples n^2 (groups + k)).
+
+    Parameters
+    ----------
+    moments : moments with groups kept apart, ``scan(source, groups=100)``.
+    lam, lam_per_row : lambda, or lambda per row, which is multiplied by the weight of each resample.
+    k, objective, include, exclude, center, scale : as in `select`; centring and scaling are learnt on each resample.
+    resamples, seed : how many, and from which random numbers.
+    memory : bytes to use at most besides the moments; default as many as the moments and their groups take.
+        More memory forms more Grams in one product.
+    """
+    groups = _checked_groups(moments)
+    _checked_count(resamples, "resamples")
+    at_once = _resamples_at_once(groups, k, resamples, memory)
+    rng = np.random.default_rng(seed)
+    counts = rng.multinomial(len(groups), np.full(len(groups), 1.0 / len(groups)), size=resamples).astype(np.float64)
+    picks = []
+    for start in range(0, resamples, at_once):
+        for resample in weighted_sums(groups, counts[start : start + at_once]):
+            path = select(
+                resample,
+                k,
+                lam=lam if lam_per_row is None else checked_lambda(lam_per_row) * resample.weight,
+                objective=objective,
+                include=include,
+                exclude=exclude,
+                center=center,
+                scale=scale,
+            )
+            picks.append(path.columns)
+    few = " (few: the figure is rough)" if len(groups) < FEW_GROUPS else ""
+    words = f"bootstrap resamples of {len(groups)} row groups{few}"
+    used = lam if lam_per_row is None else lam_per_row * moments.weight
+    return Stability.of(picks, moments.n, k, used, words, moments.names)
+
+
+def weighted_sums(groups: Sequence[Moments], counts: Array) -> Iterator[Moments]:
+    """Yield for each row of ``counts`` the moments of every group taken so many times.
+
+    All Grams come from one product of the counts with the groups' products, a band of rows at a time and the upper
+    triangle only; the groups are brought about one common shift band by band, so they are never copied whole.
+    """
+    n, resamples = groups[0].n, len(counts)
+    shift, exact = _common_shift(groups)
+    weight = counts @ np.array([group.weight for group in groups])
+    rows = counts @ np.array([float(group.rows) for group in groups])
+    moves = np.array([shift - group.shift for group in groups])  # (groups, n)
+    totals = np.array([group.total - group.weight * d for group, d in zip(groups, moves, strict=True)])
+    total = counts @ totals
+    products = np.empty((resamples, n, n))
+    for start in range(0, n, BAND):
+        stop = min(start + BAND, n)
+        band = np.empty((len(groups), stop - start, n - start))
+        for part, group, d in zip(band, groups, moves, strict=True):
+            part[...] = _moved(group, d, start, stop)
+        sums = (counts @ band.reshape(len(groups), -1)).reshape(resamples, stop - start, n - start)
+        products[:, start:stop, start:] = sums
+        products[:, stop:, start:stop] = sums[:, :, stop - start :].swapaxes(1, 2)
+    for b in range(resamples):
+        still_exact = exact and bool(weight[b] <= EXACT_WEIGHT)
+        yield Moments(
+            round(rows[b]), float(weight[b]), shift, total[b], products[b], still_exact, names=groups[0].names
+        )
+
+
+def _common_shift(groups: Sequence[Moments]) -> tuple[Array, bool]:
+    """Return the shift for sums of groups, and whether such sums are exact integers."""
+    first = groups[0].shift
+    if all(group.exact and np.array_equal(group.shift, first) for group in groups):
+        return first, True
+    weight = np.array([group.weight for group in groups])
+    return np.array((weight / weight.sum()) @ np.array([group.mean for group in groups])), False
+
+
+def _moved(group: Moments, d: Array, start: int, stop: int) -> Array:
+    """Return rows start to stop of the product sum, from the diagonal on, about a shift moved by d."""
+    Q = group.product[start:stop, start:]
+    if not d.any():
+        return Q
+    w, s = group.weight, group.total
+    return Q + np.outer(d[start:stop], w * d[start:] - s[start:]) - np.outer(s[start:stop], d[start:])
+
+
+def planned_bytes(n: int, groups: int, k: int, at_once: int) -> int:
+    """Bytes that `stability` needs besides the moments, to form ``at_once`` Grams in one product."""
+    band = min(BAND, n) * n * (groups + at_once + 3)  # of every group, of every resample, and in the making
+    gram = 2 * n * n  # of the resample in hand: shifted and prepared
+    vectors = n * (2 * groups + at_once + 2 * k + 64)
+    return 8 * (at_once * n * n + band + gram + vectors)
+
+
+def _resamples_at_once(groups: Sequence[Moments], k: int, resamples: int, memory: int | None) -> int:
+    n, count = groups[0].n, len(groups)
+    least = planned_bytes(n, count, k, 1)
+    allowed = max(least, 8 * (count + 1) * n * n) if memory is None else memory
+    if least > allowed:
+        raise MemoryError(
+            f"stability needs {least / 1e9:.3g} GB to form one resample of {count} groups of {n} columns; "
+            f"memory={allowed / 1e9:.3g} GB. Allow more, or take fewer columns or groups."
+        )
+    each = planned_bytes(n, count, k, 2) - least
+    return int(min(resamples, 1 + (allowed - least) // each))
+
+
+@overload
+def stability_under_noise(
+    block: ArrayLike,
+    k: int,
+    *,
+    lam: float = 1.0,
+    sd: float = 1e-3,
+    objective: str = "unselected",
+    repeats: int = 100,
+    seed: int = 0,
+) -> Stability: ...
+
+
+@overload
+def stability_under_noise(
+    block: ArrayLike,
+    k: int,
+    *,
+    lam: Sequence[float] | NDArray[Any],
+    sd: float = 1e-3,
+    objective: str = "unselected",
+    repeats: int = 100,
+    seed: int = 0,
+) -> list[Stability]: ...
+
+
+def stability_under_noise(
+    block: ArrayLike,
+    k: int,
+    *,
+    lam: float | Sequence[float] | NDArray[Any] = 1.0,
+    sd: float = 1e-3,
+    objective: str = "unselected",
+    repeats: int = 100,
+    seed: int = 0,
+) -> Stability | list[Stability]:
+    """Select on a block with Gaussian noise added, again and again, and say how much the selections agree.
+
+    The paper's experiment (its section on stability): noise of standard deviation 1e-3, 100 times, on 100 rows.
+
+    Parameters
+    ----------
+    block : (m, n) rows in memory, prepared as wanted (divided, centred, standardised).
+    k, objective : as in `select`.
+    lam : lambda, or several: each is tried on the same noisy blocks.
+    sd : standard deviation of the noise, in the units of the block.
+    repeats, seed : how many noisy blocks, and from which random numbers.
+    """
+    X = np.asarray(block)
+    check_real(X.dtype)
+    if X.ndim != 2 or 0 in X.shape:
+        raise ValueError(f"a block must have rows and columns; got shape {X.shape}.")
+    if not (np.isfinite(sd) and sd >= 0):
+        raise ValueError(f"sd must be a finite number, 0 or more; got {sd!r}.")
+    _checked_count(repeats, "repeats")
+    rng = np.random.default_rng(seed)
+    lams = [float(value) for value in np.atleast_1d(np.asarray(lam, dtype=np.float64))]
+    runs: list[list[Selection]] = []
+    for _ in range(repeats):
+        noisy = X + sd * rng.standard_normal(X.shape)
+        source = Factor(noisy) if X.shape[0] < X.shape[1] else Moments.of(noisy)
+        runs.append(select(source, k, lam=lams, objective=objective))
+    words = f"{X.shape[0]} rows with noise of standard deviation {sd:g}"
+    done = [Stability.of([run[i].columns for run in runs], X.shape[1], k, value, words) for i, value in enumerate(lams)]
+    return done if np.ndim(lam) else done[0]
+
+
+def _checked_count(count: int, what: str) -> None:
+    if isinstance(count, bool) or count != int(count) or count < 2:
+        raise ValueError(f"{what} must be a whole number, 2 or more, so that there are pairs; got {count!r}.")
+
+
+def _checked_groups(moments: Moments) -> tuple[Moments, ...]:
+    groups: tuple[Moments, ...] = getattr(moments, "groups", ())
+    if len(groups) < 2:
+        raise ValueError(
+            f"the bootstrap needs moments with 2 row groups or more kept apart; got {len(groups)}. "
+            "Make them in the pass: scan(source, groups=100)."
+        )
+    for i, group in enumerate(groups):
+        if group.weight <= 0:
+            raise ValueError(
+                f"every group must have rows; group {i} of {len(groups)} has none. Scan with fewer groups."
+            )
+    return groups

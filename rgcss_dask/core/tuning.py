@@ -1,0 +1,369 @@
+"""The choice of lambda and k by cross-validation, from the moments of folds that one pass kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rgcss_dask.core import evaluate
+from rgcss_dask.core.greedy import OBJECTIVES, Columns, select
+from rgcss_dask.core.grid import checked_grid, default_grid
+from rgcss_dask.core.moments import Moments, column_indices
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.threads import single_threaded_blas
+
+Array = NDArray[np.float64]
+
+# Held-out losses closer than this share of the held-out squared norm are equal.
+TIE = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class CrossValidation:
+    """Held-out losses of every lambda, number of columns and fold, the choice they lead to, and its refit.
+
+    A held-out loss is the paper's L(S) = ||B - B_S (A_S'A_S + lambda I)^-1 A_S'A||^2: columns and weights learnt on the
+    rows A of the other folds, the error made on the rows B of this one.
+    """
+
+    lams: Array  # (L,) ascending: lambda for all rows
+    rows: float  # the weight of all rows; lams / rows is lambda per row
+    per_row: bool  # lambda followed the weight of the rows it was applied to; False: the same number everywhere
+    given: bool  # False: the lambdas come from the spectrum
+    loss_all: Array  # (L, k, folds) squared error over all columns, after 1, 2, ..., k picks
+    loss_unselected: Array  # (L, k, folds) the same over the columns not picked
+    start: Array  # (folds,) squared norm of the held-out rows
+    weight: Array  # (folds,) weight of the held-out rows
+    columns: NDArray[np.intp]  # (folds, L, k) what was picked without each fold
+    measure: str  # which of the two losses decided
+    one_se: bool  # True: the smallest model within a standard error of the best
+    lam: float  # chosen, for all rows
+    k: int  # chosen
+    selection: Selection  # the chosen lambda and k on all rows
+
+    @property
+    def loss(self) -> Array:
+        """The losses that decided, (L, k, folds)."""
+        return self.loss_unselected if self.measure == "unselected" else self.loss_all
+
+    @property
+    def mean(self) -> Array:
+        """Held-out loss per row, (L, k)."""
+        return mean_and_error(self.loss, self.weight)[0]
+
+    @property
+    def error(self) -> Array:
+        """Standard error of `mean` over the folds, (L, k)."""
+        return mean_and_error(self.loss, self.weight)[1]
+
+    @property
+    def explained(self) -> Array:
+        """Share of the held-out squared norm that is explained, (L, k)."""
+        return evaluate.explained_share(self.loss.sum(axis=2), float(self.start.sum()))
+
+    @property
+    def lam_per_row(self) -> Array:
+        """The lambdas divided by the weight of all rows: these mean the same at any number of rows, (L,)."""
+        return self.lams / self.rows
+
+    def best_lam(self, k: int, *, one_se: bool = False) -> float:
+        """Return the best lambda for exactly k columns; with ``one_se`` the largest within a standard error of it."""
+        if not 1 <= k <= self.loss.shape[1]:
+            raise ValueError(f"k must be from 1 to {self.loss.shape[1]}, the sizes that were tried; got {k}.")
+        return float(self.lams[_choose(self.loss, self.start, self.weight, one_se, least=k, most=k)[0]])
+
+    def __str__(self) -> str:
+        count, sizes, folds = self.loss.shape
+        i, t = int(np.flatnonzero(self.lams == self.lam)[0]), self.k - 1
+        norm = float(self.start.sum() / self.weight.sum())
+        left, error = (100 * x[i, t] / norm if norm > 0 else 0.0 for x in (self.mean, self.error))
+        rule = "the smallest model within a standard error of the best" if self.one_se else "the smallest held-out loss"
+        counted = "the columns not picked" if self.measure == "unselected" else "all columns"
+        return (
+            f"{folds}-fold cross-validation over {_grid_words(self)} and 1 to {sizes} columns.\n"
+            f"Chosen by {rule}: lambda = {self.lam:.4g} ({self.lam / self.rows:.3g} per row) and {self.k} columns. "
+            f"Rows they have not seen keep {left:.2f} % of their squared norm unexplained "
+            f"(standard error {error:.2f} %, counted over {counted}).{_edge_words(i, count)}\n"
+            f"Refitted on all rows: {self.selection}"
+        )
+
+
+def _grid_words(result: CrossValidation) -> str:
+    origin = "given" if result.given else "from the spectrum"
+    if len(result.lams) == 1:
+        return f"one lambda ({result.lams[0]:.3g}, {origin})"
+    return f"{len(result.lams)} lambdas ({result.lams[0]:.3g} to {result.lams[-1]:.3g}, {origin})"
+
+
+def _edge_words(i: int, count: int) -> str:
+    if count > 1 and i in (0, count - 1):
+        which, more = ("smallest", "smaller") if i == 0 else ("largest", "larger")
+        return f" This is the {which} lambda tried; a {more} one may be better still."
+    return ""
+
+
+def cross_validate(
+    moments: Moments,
+    k: int,
+    *,
+    lams: float | Sequence[float] | NDArray[Any] | None = None,
+    lam_per_row: float | Sequence[float] | NDArray[Any] | None = None,
+    objective: str = "unselected",
+    measure: str | None = None,
+    include: Columns = (),
+    exclude: Columns = (),
+    center: bool | ArrayLike = False,
+    scale: float | str | ArrayLike | None = None,
+    one_se: bool = False,
+    fixed_k: bool = False,
+) -> CrossValidation:
+    """Choose lambda and the number of columns by the loss on rows that were not used to choose or to fit.
+
+    For each fold, columns and weights are learnt on the other folds, for all lambdas in step, and every prefix of the
+    picks is measured on the fold. Centring and scaling are learnt on the other folds too. Nothing but moments is
+    needed, so there is no further pass. Time O(folds k n^2 lambdas), memory some four Grams besides the moments.
+
+    Folds must differ from each other as new data will differ. Those of a pass are drawn row by row; where neighbouring
+    rows belong together (a time series, pictures of one person) they promise too much, and whole runs of rows are
+    better held out: ``cross_validate(dataclasses.replace(moments, folds=moments.groups), k)``.
+
+    Parameters
+    ----------
+    moments : moments with folds kept apart, ``scan(source, folds=5)``.
+    k : the most columns to pick.
+    lams : lambdas to try, the same number for the rows of K - 1 folds and for all rows, as the paper uses its 1.
+    lam_per_row : instead of ``lams``: lambda is this times the weight of the rows it is applied to. The Gram grows with
+        the rows, so lambda = 1 is a strong penalty at a thousand rows and none at a billion; a lambda per row
+        means the same at both. What was learnt on K - 1 folds then carries over to all rows with the same shrinkage.
+        Default: 13 values per row from the spectrum of the Gram (`grid.default_grid`); they are in the result.
+    objective : what the selection minimises, see `select`.
+    measure : the held-out loss that decides, over ``"all"`` columns (the paper's) or those ``"unselected"``; default
+        as ``objective``. Both are in the result.
+    include, exclude, center, scale : as in `select`.
+    one_se : choose the fewest columns, then the largest lambda, within one standard error of the smallest loss.
+    fixed_k : choose lambda for exactly k columns, instead of at most k.
+    """
+    folds = _checked_folds(moments)
+    forced, banned = (column_indices(given, moments.n, moments.names) for given in (include, exclude))
+    how = _How(k, objective, forced, banned, center, scale)
+    grid, per_row = _lambdas(moments, how, lams, lam_per_row)
+    measure = objective if measure is None else measure
+    evaluate.counted(moments.n, [], measure)
+    with single_threaded_blas():  # thin products: on a busy machine threads make them many times slower
+        parts = [
+            _hold_out(i, fold, rest, grid * (rest.weight if per_row else 1.0), how)
+            for i, (fold, rest) in enumerate(zip(folds, leave_one_out(folds), strict=True))
+        ]
+    losses = {what: np.stack([part.loss[what] for part in parts], axis=2) for what in OBJECTIVES}
+    start = np.array([part.start for part in parts])
+    weight = np.array([fold.weight for fold in folds])
+    best, size = _choose(losses[measure], start, weight, one_se, least=k if fixed_k else max(1, len(forced)), most=k)
+    grid = grid * (moments.weight if per_row else 1.0)
+    return CrossValidation(
+        lams=grid,
+        rows=moments.weight,
+        per_row=per_row,
+        given=lams is not None or lam_per_row is not None,
+        loss_all=losses["all"],
+        loss_unselected=losses["unselected"],
+        start=start,
+        weight=weight,
+        columns=np.stack([part.columns for part in parts]),
+        measure=measure,
+        one_se=one_se,
+        lam=float(grid[best]),
+        k=size,
+        selection=how.refit(moments, size, float(grid[best])),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _How:
+    """What every selection of a cross-validation has in common."""
+
+    k: int
+    objective: str
+    include: NDArray[np.intp]
+    exclude: NDArray[np.intp]
+    center: bool | ArrayLike
+    scale: float | str | ArrayLike | None
+
+    def paths(self, G: Array, lams: Array) -> list[Selection]:
+        """Select on a Gram for all lambdas in step."""
+        return select(G, self.k, lam=lams, objective=self.objective, include=self.include, exclude=self.exclude)
+
+    def refit(self, moments: Moments, k: int, lam: float) -> Selection:
+        """Select on all rows with what was chosen."""
+        return select(
+            moments,
+            k,
+            lam=lam,
+            objective=self.objective,
+            include=self.include,
+            exclude=self.exclude,
+            center=self.center,
+            scale=self.scale,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldOut:
+    """What one fold says of the columns and weights learnt on the others."""
+
+    loss: dict[str, Array]  # objective: (L, k)
+    start: float
+    columns: NDArray[np.intp]  # (L, k)
+
+
+def _lambdas(
+    moments: Moments,
+    how: _How,
+    lams: float | Sequence[float] | NDArray[Any] | None,
+    lam_per_row: float | Sequence[float] | NDArray[Any] | None,
+) -> tuple[Array, bool]:
+    """Return the grid, and whether its values are per row."""
+    if lams is not None and lam_per_row is not None:
+        raise ValueError("give lambda once: either lams or lam_per_row, not both.")
+    if lams is not None:
+        return checked_grid(lams), False
+    if lam_per_row is not None:
+        return checked_grid(lam_per_row), True
+    return default_grid(moments.gram(how.center, how.scale) / moments.weight, how.k), True
+
+
+def _hold_out(index: int, fold: Moments, rest: Moments, lams: Array, how: _How) -> _HeldOut:
+    """Select on ``rest`` for all lambdas and measure every prefix on ``fold``, prepared as ``rest`` was."""
+    mu, sigma = rest.preparation(how.center, how.scale)
+    G, B = rest.gram(how.center, how.scale), fold.gram(mu, sigma)
+    if lams[0] == 0 and rest.rows < how.k:  # said before the work; the rank may fall short later still
+        raise _too_few(index, how.k, rest.rows)
+    paths = how.paths(G, lams)
+    short = min(path.k for path in paths)
+    if short < how.k:
+        raise _too_few(index, how.k, short)
+    losses: dict[str, list[Array]] = {what: [] for what in OBJECTIVES}
+    for path in paths:
+        errors = evaluate.prefix_column_losses(G, path.columns, path.lam, B)
+        for what, rows in losses.items():
+            rows.append(evaluate.sum_prefixes(errors, path.columns, what))
+    tables = {what: np.array(rows) for what, rows in losses.items()}
+    return _HeldOut(tables, float(np.trace(B)), np.array([path.columns for path in paths]))
+
+
+def _too_few(index: int, k: int, rank: int) -> ValueError:
+    return ValueError(
+        f"k must be at most {rank} with lambda = 0: the rows outside fold {index} span no more columns than that; "
+        f"got k={k}. Use a smaller k, or leave 0 out of the lambdas."
+    )
+
+
+def leave_one_out(folds: Sequence[Moments], rest: Moments | None = None) -> Iterator[Moments]:
+    """Yield for each fold the merge of all others.
+
+    Never the whole minus the fold: that loses digits where folds differ in size. Halving the folds takes K log K merges
+    and keeps log K of them alive.
+    """
+    if len(folds) == 1:
+        assert rest is not None  # there are two folds or more
+        yield rest
+        return
+    half = len(folds) // 2
+    for inside, outside in ((folds[:half], folds[half:]), (folds[half:], folds[:half])):
+        yield from leave_one_out(inside, reduce(Moments.merge, outside if rest is None else (rest, *outside)))
+
+
+def mean_and_error(losses: Array, weight: Array) -> tuple[Array, Array]:
+    """Average losses (..., folds) per row and give the standard error of that average over the folds."""
+    per_row = losses / weight
+    share = weight / weight.sum()
+    mean = per_row @ share
+    return mean, np.sqrt((per_row - mean[..., None]) ** 2 @ share / (len(weight) - 1))
+
+
+def _choose(losses: Array, start: Array, weight: Array, one_se: bool, *, least: int, most: int) -> tuple[int, int]:
+    """Return the index of lambda and the number of columns: fewest columns, then largest lambda, near the best."""
+    mean, error = mean_and_error(losses, weight)
+    mean[:, : least - 1] = mean[:, most:] = np.inf
+    i, t = np.unravel_index(mean.argmin(), mean.shape)
+    slack = error[i, t] if one_se else TIE * start.sum() / weight.sum()
+    near = mean <= mean[i, t] + slack
+    size = int(near.any(axis=0).argmax())
+    return int(np.flatnonzero(near[:, size])[-1]), size + 1
+
+
+def choose_k(
+    result: Selection | CrossValidation,
+    *,
+    bound: float | None = None,
+    heldout: float | None = None,
+    explained: float | None = None,
+) -> int:
+    """Return the smallest number of columns that is good enough by one rule.
+
+    Parameters
+    ----------
+    result : a selection made with ``bound=True`` for ``bound``, a cross-validation for ``heldout``, either for
+        ``explained``.
+    bound : the loss is at most this factor (1 or more) times the lower bound for as many columns.
+    heldout : the held-out loss with the chosen lambda is at most this factor (1 or more) times the smallest one.
+    explained : this share (above 0, at most 1) of the squared norm is explained; of the held-out rows if known.
+    """
+    rules = {"bound": bound, "heldout": heldout, "explained": explained}
+    chosen = [name for name, value in rules.items() if value is not None]
+    if len(chosen) != 1:
+        raise ValueError(f"give exactly one of bound, heldout and explained; got {' and '.join(chosen) or 'none'}.")
+    name, value = chosen[0], float(rules[chosen[0]] or 0.0)
+    if name == "explained" and not 0 < value <= 1:
+        raise ValueError(f"explained must be a share above 0 and at most 1; got {value:g}.")
+    if name != "explained" and not value >= 1:
+        raise ValueError(f"{name} is a factor of the best that is possible: it must be 1 or more; got {value:g}.")
+    reached = _ratio(result, name)
+    enough = reached >= value if name == "explained" else reached <= value
+    if not enough.any():
+        best = reached.max() if name == "explained" else reached.min()
+        raise ValueError(
+            f"no size up to {len(reached)} reaches {name}={value:g}; the best is {best:.4g}. "
+            "Ask for less, or pick more columns."
+        )
+    return int(enough.argmax()) + 1
+
+
+def _ratio(result: Selection | CrossValidation, rule: str) -> Array:
+    """Return for each size what the rule compares with its limit, (k,)."""
+    if isinstance(result, CrossValidation) and rule != "bound":
+        at = int(np.flatnonzero(result.lams == result.lam)[0])
+        return result.explained[at] if rule == "explained" else _over(result.mean[at], result.mean[at].min())
+    if isinstance(result, CrossValidation):
+        raise ValueError("the bound belongs to a selection: give one made by select(..., bound=True).")
+    if rule == "heldout":
+        raise ValueError("a selection has no held-out loss: give the result of cross_validate.")
+    if rule == "explained":
+        return result.explained
+    if result.bound is None:
+        raise ValueError("this selection has no bound: make it with select(..., bound=True).")
+    return _over(result.loss, result.bound)
+
+
+def _over(losses: Array, best: ArrayLike) -> Array:
+    """Divide by what is possible; nothing over nothing is as good as possible."""
+    best = np.broadcast_to(np.asarray(best, dtype=np.float64), losses.shape)
+    worse = np.where(losses > 0, np.inf, 1.0)
+    return np.asarray(np.divide(losses, best, out=worse, where=best > 0))
+
+
+def _checked_folds(moments: Moments) -> tuple[Moments, ...]:
+    folds: tuple[Moments, ...] = getattr(moments, "folds", ())
+    if len(folds) < 2:
+        raise ValueError(
+            f"cross-validation needs moments with 2 folds or more kept apart; got {len(folds)}. "
+            "Make them in the pass: scan(source, folds=5)."
+        )
+    for i, fold in enumerate(folds):
+        if fold.weight <= 0:
+            raise ValueError(f"every fold must have rows; fold {i} of {len(folds)} has none. Scan with fewer folds.")
+    return folds

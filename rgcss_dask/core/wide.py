@@ -1,0 +1,170 @@
+"""Fewer rows than columns: selection from the rows themselves, with nothing n x n."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rgcss_dask.core.evaluate import EPS
+from rgcss_dask.core.gram import Factor
+from rgcss_dask.core.greedy import select
+from rgcss_dask.core.moments import CONSTANT, Moments, NotFiniteError, checked_weights, column_indices
+from rgcss_dask.core.selection import Selection
+
+Array = NDArray[np.float64]
+
+# Columns whose moments are taken at once, only to learn their means and spreads.
+STRIP = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A block of rows that is smaller than its Gram, without gaps."""
+
+    block: NDArray[Any]  # (m, n)
+    weights: NDArray[Any] | None = None  # (m,)
+    names: tuple[str, ...] | None = None  # (n,)
+    dropped: int = 0  # rows left out because of gaps
+
+    @classmethod
+    def of(
+        cls,
+        block: NDArray[Any],
+        weights: ArrayLike | None = None,
+        *,
+        nan: str = "raise",
+        names: tuple[str, ...] | None = None,
+    ) -> Rows:
+        """Copy the rows and treat gaps as a pass would: ``"raise"``, ``"drop"`` or ``"mean"``."""
+        X = np.array(block)
+        w = None if weights is None else checked_weights(weights, len(X))
+        good = np.isfinite(X)
+        if good.all():
+            return cls(X, w, names)
+        if nan == "drop":
+            keep = good.all(axis=1)
+            if not keep.any():
+                raise ValueError(f"no row is left to add up; {len(X):,} were dropped because of gaps.")
+            return cls(X[keep], None if w is None else w[keep], names, int(np.sum(~keep)))
+        if nan == "raise" or np.isinf(X).any():
+            row, column = (int(i) for i in np.argwhere(~good if nan == "raise" else np.isinf(X))[0])
+            raise NotFiniteError(row, column, float(X[row, column]))
+        return cls(_filled(X, w), w, names)
+
+    @property
+    def n(self) -> int:
+        """Number of columns."""
+        return int(self.block.shape[1])
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.block)
+
+    @property
+    def weight(self) -> float:
+        """Sum of the weights of the rows."""
+        return float(self.rows if self.weights is None else self.weights.sum())
+
+    @property
+    def mean(self) -> Array:
+        """Column means, (n,)."""
+        return np.concatenate([part.mean for part in self._strips()])
+
+    @property
+    def spread(self) -> Array:
+        """Standard deviation of each column, (n,)."""
+        return np.concatenate([part.spread for part in self._strips()])
+
+    def moments(self) -> Moments:
+        """Form the n x n moments after all."""
+        return replace(Moments.of(self.block, self.weights, names=self.names), dropped=self.dropped)
+
+    def preparation(self, center: bool | ArrayLike, scale: float | str | ArrayLike | None) -> tuple[Array, Array]:
+        """Resolve ``center`` and ``scale`` to (mu, sigma), as `Moments.preparation` does."""
+        if np.ndim(center) > 0 or np.ndim(scale) > 0:  # type: ignore[arg-type]
+            return self._given(center, scale)
+        pairs = [part.preparation(center, scale) for part in self._strips()]
+        mu, sigma = zip(*pairs, strict=True)
+        return np.concatenate(mu), np.concatenate(sigma)
+
+    def factor(self, center: bool | ArrayLike, mu: Array, sigma: Array) -> Array:
+        """Return the prepared rows, each times the root of its weight: F with F'F the prepared Gram, (m, n)."""
+        F = (self.block - mu) / sigma
+        if isinstance(center, bool | np.bool_) and bool(center):
+            constant = [part.spread <= CONSTANT * np.abs(part.mean) for part in self._strips()]
+            F[:, np.concatenate(constant)] = 0.0
+        if self.weights is not None:
+            F *= np.sqrt(self.weights)[:, None]
+        return np.asarray(F, dtype=np.float64)
+
+    def _strips(self) -> Iterator[Moments]:
+        for start in range(0, self.block.shape[1], STRIP):
+            yield Moments.of(self.block[:, start : start + STRIP], self.weights)
+
+    def _given(self, center: bool | ArrayLike, scale: float | str | ArrayLike | None) -> tuple[Array, Array]:
+        """Let the vectors that were given be checked as a whole, and learn the other one if need be."""
+        n = self.n
+        blank = Moments(1, 1.0, np.zeros(n), np.zeros(n), np.broadcast_to(0.0, (n, n)))
+        mu = blank.preparation(center)[0] if np.ndim(center) > 0 else self.preparation(center, None)[0]
+        sigma = blank.preparation(False, scale)[1] if np.ndim(scale) > 0 else self.preparation(False, scale)[1]  # type: ignore[arg-type]
+        return mu, sigma
+
+
+def select_from_rows(
+    rows: Rows,
+    k: int,
+    *,
+    lam: float,
+    objective: str,
+    include: Any = (),
+    exclude: Any = (),
+    center: bool | ArrayLike = False,
+    scale: float | str | ArrayLike | None = None,
+) -> tuple[Selection, Array]:
+    """Pick k columns as `select` does from moments; return the selection and its weights (k, n).
+
+    Time O(k m n) and memory O(m n): for m < n less than a Gram would take.
+    """
+    n = rows.n
+    mu, sigma = rows.preparation(center, scale)
+    F = rows.factor(center, mu, sigma)
+    picked = select(
+        Factor(F),
+        k,
+        lam=lam,
+        objective=objective,
+        include=column_indices(include, n, rows.names),
+        exclude=column_indices(exclude, n, rows.names),
+    )
+    names = None if rows.names is None else tuple(rows.names[i] for i in picked.columns)
+    return replace(picked, names=names, mu=mu, sigma=sigma), factor_weights(F, picked.columns, lam)
+
+
+def factor_weights(F: Array, columns: NDArray[np.intp], lam: float) -> Array:
+    """Return W = (C'C + lam I)^-1 C'F with C the picked columns of F, (k, n), from the singular values of C.
+
+    Directions that are rounding get no weight, as in `evaluate.weights`.
+    """
+    U, s, Vt = np.linalg.svd(F[:, columns], full_matrices=False)
+    keep = s > max(F.shape) * EPS * s.max(initial=0.0)
+    U, s, Vt = U[:, keep], s[keep], Vt[keep]
+    return np.asarray(Vt.T @ ((s / (s**2 + lam))[:, None] * (U.T @ F)))
+
+
+def _filled(X: NDArray[Any], weights: NDArray[Any] | None) -> NDArray[Any]:
+    """Put the mean of each column where it has gaps."""
+    gap = np.isnan(X)
+    w = np.ones(len(X)) if weights is None else weights.astype(np.float64)
+    count = w @ ~gap
+    if np.any(count == 0):
+        column = int(np.flatnonzero(count == 0)[0])
+        raise ValueError(
+            f"column {column} has no value at all, so there is no mean to fill its gaps with. Leave it out."
+        )
+    mean = (w @ np.where(gap, 0.0, X)) / count
+    return np.where(gap, mean, X)

@@ -1,0 +1,1 @@
+"""The one pass over the rows, on threads or on a Dask cluster."""

@@ -1,0 +1,317 @@
+"""The one pass: every row is read once, on threads or on a Dask cluster, and becomes moments."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.parts import Read
+from rgcss_dask.core.plan import Cuts, Geometry, Options, Plan, check_counts, make_plan
+from rgcss_dask.scanning.budget import parse_memory
+from rgcss_dask.scanning.checkpoint import FORMAT, Checkpoints
+from rgcss_dask.scanning.execute import (
+    Capacity,
+    ClusterReport,
+    Graph,
+    ThreadReport,
+    capacity,
+    run_on_cluster,
+    run_on_threads,
+)
+from rgcss_dask.scanning.progress import Callback, Reporter, display
+from rgcss_dask.scanning.tasks import Job, run_finish, run_merge, run_span
+from rgcss_dask.sources.base import Reading, Source
+from rgcss_dask.sources.opening import open_source
+from rgcss_dask.sources.vectors import Vector
+from rgcss_dask.sources.xarray import along
+from rgcss_dask.storage import archive as archives
+from rgcss_dask.storage.claim import claimed
+from rgcss_dask.storage.files import Folder
+
+CHECKPOINTS = "checkpoints"
+
+
+class OtherPassError(ValueError):
+    """An archive or its checkpoints were made of other data, or in another way."""
+
+
+def scan(
+    source: Any,
+    *,
+    folds: int | None = None,
+    groups: int | None = None,
+    weights: Any = None,
+    rows: Any = None,
+    nan: str = "raise",
+    missing: str = "raise",
+    precision: str = "double",
+    memory: int | float | str | None = None,
+    archive: str | Path | None = None,
+    progress: bool | Callback | None = None,
+    seed: int = 0,
+    storage_options: dict[str, Any] | None = None,
+) -> Moments:
+    """Read a matrix once and return its moments, from which everything else is computed.
+
+    The work goes to the active `distributed.Client` if there is one, otherwise to Dask's threads with BLAS held
+    at one thread each. What is in the memory of this process is worked on here in either case. The result has
+    the same bits for any number of threads and workers, and after being killed and resumed.
+
+    Parameters
+    ----------
+    source : what holds the m x n matrix: the path or URL of a Zarr array, a pattern such as ``"day-*.zarr"``, a
+        Zarr, NumPy, SciPy sparse or Dask array, a pandas or Dask data frame, a DataArray of Xarray, an
+        AnnData or the path of its Zarr store, or a list of these, stacked.
+    folds : keep the moments of so many folds apart, for cross-validation. Rows are assigned by a hash of their
+        number and ``seed``, so the same rows fall in the same folds whatever the chunks.
+    groups : keep the moments of so many runs of neighbouring rows apart, for the bootstrap.
+    weights : (m,) non-negative weights: an array, a Zarr array or its path, or a Dask array.
+    rows : read only these: a slice, a fraction chosen at random by ``seed``, or an (m,) boolean mask. For a
+        DataArray: the name of the dimension that is the rows (the first one by default); the others are columns.
+    nan : ``"raise"`` names a value that is not finite, ``"drop"`` leaves out and counts such rows,
+        ``"mean"`` fills gaps with the mean of the column, exactly.
+    missing : ``"raise"`` names a chunk that is not in the store, ``"fill"`` takes it to hold the fill value.
+    precision : ``"double"``, or ``"single"`` to multiply float32 data in float32 (added up in float64).
+    memory : bytes, or text such as ``"4 GB"``, that the pass may use in each process; a share of what is free by
+        default. A pass that cannot fit is refused before anything is read.
+    archive : path or URL where the moments are kept, with checkpoints until the pass is finished. The same call
+        again resumes a pass that was interrupted, and loads a finished one.
+    progress : a function called with a `Progress`, or whether to show a bar (by default on a terminal).
+    seed : of the folds and of the fraction of rows.
+    storage_options : for the file system of a URL.
+
+    Time O(m n^2) for m rows; memory a few n x n matrices, whatever m is, times the folds and groups.
+    """
+    source, rows = along(source, rows)
+    opened = open_source(source, missing=missing, storage_options=storage_options)
+    request = make_request(
+        opened,
+        Options(folds or 0, groups or 0, seed, None, nan, precision, archive is not None),
+        weights=weights,
+        rows=rows,
+        reading=Reading(missing, storage_options or {}),
+        memory=memory,
+    )
+    if archive is None:
+        return run(request, progress=progress).moments
+    folder = archives.folder_of(archive, storage_options)
+    with claimed(folder):
+        record = archives.read_record(folder)
+        if record is None:
+            result = run(request, folder=folder, progress=progress)
+            archives.write(folder, result.moments, request.record(result.reads))
+            folder.within(CHECKPOINTS).remove()
+            return result.moments
+        refuse_other(folder.address, record.fingerprint, request.fingerprint)
+        discard_finished(folder, request.plan.nodes[-1].stop)
+        return archives.read(folder)[0]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A pass that was planned and not yet begun."""
+
+    source: Source
+    plan: Plan
+    vectors: dict[str, Vector]
+    missing: str
+    stamps: dict[tuple[int, int], str] | None  # of each span, when an archive is kept and the source can tell
+    where: Capacity
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that decides the result."""
+        options = asdict(self.plan.options)
+        cuts = hashlib.blake2b(self.plan.geometry.cuts.tobytes(), digest_size=8).hexdigest()
+        stamps = None if self.stamps is None else list(self.stamps.values())
+        digest = hashlib.blake2b(json.dumps(stamps).encode(), digest_size=8).hexdigest()
+        return {
+            "format": FORMAT,
+            "source": self.source.address,
+            "shape": list(self.source.shape),
+            "dtype": str(self.source.dtype),
+            "rows": [self.plan.nodes[-1].start, self.plan.nodes[-1].stop],
+            "chunks": cuts,
+            "contents": digest,
+            "missing": self.missing,
+            **options,
+            **{f"{name} vector": vector.fingerprint for name, vector in self.vectors.items()},
+        }
+
+    def record(self, reads: tuple[Read, ...]) -> archives.Record:
+        """Describe the pass for the archive."""
+        stamps = self.stamps or {}
+        return archives.Record(
+            source={"address": self.source.address, "shape": list(self.source.shape), "dtype": str(self.source.dtype)},
+            options={**asdict(self.plan.options), "missing": self.missing, "vectors": sorted(self.vectors)},
+            fingerprint=self.fingerprint,
+            spans=[[*read, stamps.get((read.start, read.stop))] for read in reads],
+            history=[archives.dated(f"scanned rows {reads[0].start} to {reads[-1].stop}")],
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """Moments, and the spans they came from."""
+
+    moments: Moments
+    reads: tuple[Read, ...]
+
+
+def make_request(
+    source: Source, options: Options, *, weights: Any, rows: Any, reading: Reading, memory: Any
+) -> Request:
+    """Check and plan a pass; nothing but metadata is read."""
+    chosen, fraction, mask = _rows_asked(rows, source.shape[0])
+    options = options if fraction is None else replace(options, fraction=fraction)
+    check_counts(chosen.stop - chosen.start, options)
+    vectors = {
+        name: Vector.of(thing, name, source.shape[0], reading)
+        for name, thing in (("weights", weights), ("rows", mask))
+        if thing is not None
+    }
+    where = capacity(cluster=source.processes)
+    plan = make_plan(
+        _within(source.geometry, chosen),
+        options,
+        budget=where.memory if memory is None else parse_memory(memory),
+        threads=where.threads,
+    )
+    stamps = _stamps(source, plan) if options.checksum else None
+    return Request(source, plan, vectors, reading.missing, stamps, where)
+
+
+def run(request: Request, *, folder: Folder | None = None, progress: bool | Callback | None = None) -> Result:
+    """Make the pass, with checkpoints in the folder of an archive if there is one."""
+    plan, token, client = request.plan, uuid.uuid4().hex[:12], request.where.client
+    checkpoints = None if folder is None else _open_checkpoints(folder, request)
+    with display(progress) as tell:
+        total = plan.nodes[-1].stop - plan.nodes[-1].start
+        reporter = Reporter(tell, rows=total, row_bytes=plan.geometry.row_bytes, spans=len(plan.spans))
+        report: Any = ThreadReport(reporter) if client is None else ClusterReport(f"rgcss-{token}")
+        threads = 0 if client is None else request.where.threads
+        job = Job(token, plan, request.source, checkpoints, threads, report)
+        graph, key, resumed = build_graph(job, request.vectors)
+        reporter.add(resumed, resumed=True)
+        if client is None:
+            moments, reads = run_on_threads(graph, key, report, plan.concurrency)
+        else:
+            moments, reads = run_on_cluster(client, graph, key, report, reporter)
+        reporter.finish()
+    return Result(moments, reads)
+
+
+def build_graph(job: Job, vectors: dict[str, Vector]) -> tuple[Graph, str, int]:
+    """Return the graph of what is still to do, the key of its end, and the rows that checkpoints have."""
+    plan, job_key = job.plan, f"rgcss-job-{job.token}"
+    saved = set() if job.checkpoints is None else job.checkpoints.names()
+    graph, inputs = _inputs(job, vectors)
+    graph[job_key] = job
+
+    def key_of(i: int) -> tuple[str, int]:
+        kind = "span" if plan.nodes[i].left is None or is_saved(i) else "merge"
+        return f"rgcss-{kind}-{job.token}", i
+
+    def is_saved(i: int) -> bool:
+        return plan.nodes[i].saved and plan.nodes[i].name in saved
+
+    todo, resumed = [len(plan.nodes) - 1], 0
+    while todo:
+        i = todo.pop()
+        node = plan.nodes[i]
+        if is_saved(i):
+            graph[key_of(i)] = (run_span, job_key, i, [], None, None)
+            resumed += node.stop - node.start
+        elif node.left is None or node.right is None:
+            graph[key_of(i)] = (run_span, job_key, i, *inputs[i])
+        else:
+            graph[key_of(i)] = (run_merge, job_key, i, key_of(node.left), key_of(node.right))
+            todo += [node.left, node.right]
+    end = f"rgcss-moments-{job.token}"
+    graph[end] = (run_finish, job_key, key_of(len(plan.nodes) - 1))
+    return graph, end, resumed
+
+
+def _inputs(job: Job, vectors: dict[str, Vector]) -> tuple[Graph, dict[int, tuple[Any, Any, Any]]]:
+    """Return the graphs that spans depend on, and what each is given: blocks, weights and mask."""
+    edges = _edges(job.plan)
+    graph, blocks = job.source.blocks(edges)
+    given: dict[str, list[Any]] = {}
+    for name in ("weights", "rows"):
+        more, given[name] = vectors[name].inputs(edges) if name in vectors else ({}, [None] * len(blocks))
+        graph = {**graph, **more}
+    each = zip(blocks, given["weights"], given["rows"], strict=True)
+    return graph, dict(zip(job.plan.spans, each, strict=True))
+
+
+def _edges(plan: Plan) -> Cuts:
+    return np.array([plan.nodes[i].start for i in plan.spans] + [plan.nodes[-1].stop], dtype=np.int64)
+
+
+def _within(geometry: Geometry, rows: slice) -> Geometry:
+    """Restrict the geometry to a range of rows."""
+    inside = geometry.cuts[(geometry.cuts > rows.start) & (geometry.cuts < rows.stop)]
+    cuts = np.concatenate([[rows.start], inside, [rows.stop]]).astype(np.int64)
+    return replace(geometry, rows=rows.stop - rows.start, cuts=cuts)
+
+
+def _rows_asked(rows: Any, count: int) -> tuple[slice, float | None, Any]:
+    """Tell a slice, a fraction and a mask apart."""
+    if rows is None:
+        return slice(0, count), None, None
+    if isinstance(rows, slice):
+        start, stop, step = rows.indices(count)
+        if step != 1 or stop <= start:
+            raise ValueError(
+                f"rows as a slice must be a run of rows; got {rows} of {count:,} rows. Use a mask otherwise."
+            )
+        return slice(start, stop), None, None
+    if isinstance(rows, bool | str) or np.ndim(rows) > 0 or not np.isscalar(rows):
+        return slice(0, count), None, rows
+    return slice(0, count), float(rows), None  # type: ignore[arg-type]
+
+
+def _stamps(source: Source, plan: Plan) -> dict[tuple[int, int], str] | None:
+    spans = [(plan.nodes[i].start, plan.nodes[i].stop) for i in plan.spans]
+    stamps = source.stamps(_edges(plan))
+    return None if stamps is None else dict(zip(spans, stamps, strict=True))
+
+
+def _open_checkpoints(folder: Folder, request: Request) -> Checkpoints:
+    """Return the checkpoints of this very pass, or refuse those of another."""
+    inside = folder.within(CHECKPOINTS)
+    mine = request.fingerprint
+    found = inside.read("pass.json")
+    if found is not None:
+        refuse_other(inside.address, json.loads(found), mine)
+    inside.write("pass.json", json.dumps(mine).encode())
+    # In a folder named for the pass: a worker of a pass that was killed may still write, and must not be believed.
+    name = hashlib.blake2b(json.dumps(mine).encode(), digest_size=8).hexdigest()
+    return Checkpoints(inside.within(name))
+
+
+def discard_finished(folder: Folder, seen: int) -> None:
+    """Remove checkpoints of a pass that was killed after its result had been written."""
+    inside = folder.within(CHECKPOINTS)
+    found = inside.read("pass.json")
+    if found is not None and json.loads(found)["rows"][1] <= seen:
+        inside.remove()
+
+
+def refuse_other(address: str, there: dict[str, Any], here: dict[str, Any]) -> None:
+    """Refuse to go on from what was made of other data, or in another way."""
+    there = json.loads(json.dumps(there))
+    different = [k for k in {**there, **here} if there.get(k) != json.loads(json.dumps(here)).get(k)]
+    if different:
+        values = "; ".join(f"{k}: {there.get(k)} there, {here.get(k)} asked for" for k in different)
+        raise OtherPassError(
+            f"{address} holds a pass over other data or with other options ({values}). Make the call it was made "
+            f"with, append() for rows that were added to a finished archive, give another path, or remove {address}."
+        )

@@ -1,0 +1,1 @@
+"""Where rows come from: each kind of data behind one small interface."""

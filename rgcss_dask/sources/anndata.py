@@ -1,0 +1,142 @@
+"""AnnData in memory and in Zarr stores: X by ranges of cells, with the names of the variables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from rgcss_dask.core.plan import Cuts
+from rgcss_dask.core.sparse_rows import SparseRows
+from rgcss_dask.sources.base import BLOCK_BYTES, ArraySource, Reading, Source, SparseSource, even_cuts, is_sparse
+from rgcss_dask.sources.zarr import ZarrSource, open_store, strict_group
+
+ENCODING = "encoding-type"
+SPARSE = ("csr_matrix", "csc_matrix")
+CSC_ADVICE = "Write it by rows once: adata.X = adata.X.tocsr(); adata.write_zarr(path)."
+
+
+class AnnDataSource(Source):
+    """The cells of a CSR matrix in a Zarr store, read by row ranges; never the whole of it."""
+
+    def __init__(self, group: zarr.Group, names: tuple[str, ...] | None, address: str, missing: str) -> None:
+        self._group = group if missing == "fill" else strict_group(group)
+        self.shape, self.names, self.address = tuple(group.attrs["shape"]), names, address  # type: ignore[arg-type, assignment]
+        self.dtype = np.dtype(_member(group, "data").dtype)
+        self._opened: Any = None
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """AnnData objects, and the Zarr groups of them or of a sparse matrix; addresses: see `holds_anndata`."""
+        return type(thing).__module__.split(".")[0] == "anndata" or isinstance(thing, zarr.Group)
+
+    @classmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Open X."""
+        if not isinstance(thing, str | Path | zarr.Group):
+            return _in_memory(thing)
+        group = thing if isinstance(thing, zarr.Group) else _open_group(str(thing), reading.storage_options)
+        address, names = str(thing), None
+        if group.attrs.get(ENCODING) == "anndata":
+            names = _variable_names(group)
+            if "X" not in group:
+                raise ValueError(_no_x(address, [f"layers/{name}" for name in _members(group, "layers")]))
+            found = group["X"]
+            if isinstance(found, zarr.Array):
+                source = ZarrSource(found, f"{address}/X", reading.missing)
+                source.names = names
+                return source
+            group = found
+        if group.attrs.get(ENCODING) not in SPARSE:
+            raise ValueError(f"a group must hold an AnnData or a sparse matrix of one; {address} says it does not.")
+        if group.attrs[ENCODING] == "csc_matrix":
+            raise ValueError(f"cells are read by rows; {address} holds them by columns (CSC). {CSC_ADVICE}")
+        return cls(group, names, address, reading.missing)
+
+    @property
+    def cuts(self) -> Cuts:
+        """Cells some megabytes apart, as if they were dense."""
+        return even_cuts(self.shape[0], max(1, 4 * BLOCK_BYTES // (self.shape[1] * self.dtype.itemsize)))
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Read cells and make them dense."""
+        return np.asarray(self.read_block(start, stop))
+
+    def read_block(self, start: int, stop: int) -> SparseRows:
+        """Read cells as they are stored."""
+        if self._opened is None:  # the pointers to all rows are read once
+            self._opened = _anndata().io.sparse_dataset(self._group)
+        return SparseRows(self._opened[start:stop])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+
+def _in_memory(adata: Any) -> Source:
+    """Wrap an AnnData object; one that is backed by a file is opened by its path."""
+    if getattr(adata, "isbacked", False):
+        raise ValueError(
+            "an AnnData backed by HDF5 is not read out of core; write it as Zarr, adata.write_zarr(path), and give the "
+            "path, or load it with adata.to_memory()."
+        )
+    if not hasattr(adata, "X") or adata.X is None:
+        raise ValueError(_no_x("the AnnData", [f"layers[{name!r}]" for name in getattr(adata, "layers", {})]))
+    X, names = adata.X, tuple(str(name) for name in adata.var_names)
+    source: Any = SparseSource.of(X, Reading()) if is_sparse(X) else ArraySource(np.asarray(X))
+    source.names = names
+    return source
+
+
+def _no_x(address: str, layers: list[str]) -> str:
+    there = f" It has {', '.join(layers)}: give one of these." if layers else ""
+    return f"there is no matrix X in {address}.{there}"
+
+
+def holds_anndata(thing: Any, reading: Reading) -> bool:
+    """Tell whether there is an AnnData, or a sparse matrix of one, at an address."""
+    if not isinstance(thing, str | Path) or "*" in str(thing):
+        return False
+    try:
+        group = _open_group(str(thing), reading.storage_options)
+    except (OSError, ValueError):  # not a group, or not there: whoever opens the array says what is wrong
+        return False
+    return group.attrs.get(ENCODING) in ("anndata", *SPARSE)
+
+
+def _open_group(address: str, storage_options: dict[str, Any]) -> zarr.Group:
+    store, path = open_store(address, storage_options)
+    return zarr.open_group(store, path=path, mode="r")
+
+
+def _member(group: zarr.Group, name: str) -> zarr.Array[Any]:
+    found = group[name]
+    if not isinstance(found, zarr.Array):
+        raise ValueError(f"a sparse matrix must have an array {name!r}; {group.store_path} has a group there.")
+    return found
+
+
+def _members(group: zarr.Group, name: str) -> list[str]:
+    found = group.get(name)
+    return sorted(found.keys()) if isinstance(found, zarr.Group) else []
+
+
+def _variable_names(group: zarr.Group) -> tuple[str, ...] | None:
+    var = group.get("var")
+    if not isinstance(var, zarr.Group):
+        return None
+    index = _anndata().io.read_elem(var[str(var.attrs["_index"])])
+    return tuple(str(name) for name in index)
+
+
+def _anndata() -> Any:
+    try:
+        import anndata  # noqa: PLC0415 (an extra, and a second to import)
+        import anndata.io  # noqa: PLC0415
+    except ImportError as error:
+        raise ImportError(
+            "reading AnnData needs a package that is not installed: pip install 'rgcss-dask[anndata]'."
+        ) from error
+    return anndata

@@ -1,0 +1,204 @@
+"""Where rows come from: one small interface, and the kinds that are in memory."""
+
+from __future__ import annotations
+
+import zlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core.moments import check_real
+from rgcss_dask.core.plan import Cuts, Geometry
+from rgcss_dask.core.sparse_rows import SparseRows
+
+BLOCK_BYTES = 2**20  # between the rows at which a matrix without chunks may be cut
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How sources are read."""
+
+    missing: str = "raise"  # or "fill": a chunk that is not there holds the fill value
+    storage_options: dict[str, Any] = field(default_factory=dict)
+
+
+class Source(ABC):
+    """A matrix whose rows can be read, range by range, in any process it is sent to.
+
+    A new kind is a subclass listed in `sources.KINDS`: ``takes`` says which objects it is for and ``of`` wraps
+    one; ``shape``, ``dtype``, ``cuts`` and ``read`` do the work. The rest has defaults.
+    """
+
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    names: tuple[str, ...] | None = None
+    address: str = "memory"  # for messages and provenance
+    in_memory: ClassVar[bool] = False  # belongs to this process: worked on here, not sent to a cluster
+    waits: bool = False  # a read waits for a network, so that the next one should be under way meanwhile
+
+    @classmethod
+    @abstractmethod
+    def takes(cls, thing: Any) -> bool:
+        """Tell whether this kind is for such an object."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Wrap the object."""
+
+    @property
+    @abstractmethod
+    def cuts(self) -> Cuts:
+        """First and last row and, in between, where chunks begin."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows as a dense array."""
+
+    def read_block(self, start: int, stop: int) -> NDArray[Any] | SparseRows:
+        """Return rows to be multiplied: dense, or as they are stored where that is sparse."""
+        return self.read(start, stop)
+
+    def stamps(self, edges: Cuts) -> list[str] | None:
+        """Describe what is stored for each row range, without reading it, or None if that cannot be told.
+
+        An equal stamp means equal rows; another stamp may.
+        """
+        return None
+
+    def blocks(self, edges: Cuts) -> tuple[dict[Any, Any], list[list[Any]]]:
+        """Return a Dask graph and, for each row range, the keys in it that a task needs in order to read."""
+        return {}, [[] for _ in edges[1:]]
+
+    def with_blocks(self, start: int, blocks: list[Any]) -> Source:
+        """Return a source that reads rows from ``start`` on from the results of those keys."""
+        return self
+
+    @property
+    def processes(self) -> bool:
+        """Whether other processes can read this source."""
+        return not self.in_memory
+
+    @property
+    def geometry(self) -> Geometry:
+        """What the plan needs to know."""
+        return Geometry(self.shape[0], self.shape[1], self.dtype, self.cuts)
+
+    def checked(self) -> Source:
+        """Refuse what is not a matrix of real numbers with rows and columns."""
+        if len(self.shape) != 2:
+            raise ValueError(
+                f"a matrix must have two dimensions; {self.address} has shape {self.shape}. "
+                "Reshape it to rows by columns."
+            )
+        check_real(self.dtype)
+        if 0 in self.shape:
+            raise ValueError(f"a matrix must have rows and columns; {self.address} has shape {self.shape}.")
+        return self
+
+
+class ArraySource(Source):
+    """A NumPy array, a memory map, or anything else with rows that are quickly at hand."""
+
+    in_memory = True
+
+    def __init__(self, array: Any, names: tuple[str, ...] | None = None, address: str = "memory") -> None:
+        self._array = array
+        self.shape, self.dtype = array.shape, array.dtype
+        self.names, self.address = names, address
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """NumPy arrays and memory maps."""
+        return isinstance(thing, np.ndarray)
+
+    @classmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Wrap the array."""
+        return cls(thing, address=str(getattr(thing, "filename", None) or "memory"))
+
+    @property
+    def cuts(self) -> Cuts:
+        """Rows a megabyte apart."""
+        return even_cuts(self.shape[0], max(1, BLOCK_BYTES // max(1, self.shape[1] * self.dtype.itemsize)))
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return a view."""
+        return dense(self._array[start:stop])
+
+    def stamps(self, edges: Cuts) -> list[str] | None:
+        """Checksum the rows, which memory gives at once."""
+        return [
+            f"{zlib.crc32(np.ascontiguousarray(self.read(int(a), int(b))).data.cast('B')):08x}"
+            for a, b in pairwise(edges)
+        ]
+
+
+class SparseSource(ArraySource):
+    """A SciPy sparse matrix; rows that are not multiplied as they are become dense a few megabytes at a time."""
+
+    def read_block(self, start: int, stop: int) -> NDArray[Any] | SparseRows:
+        """Return sparse rows."""
+        return SparseRows(self._array[start:stop])
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """Sparse matrices and arrays of SciPy."""
+        return is_sparse(thing) and _package(thing) == "scipy"
+
+    @classmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Wrap the matrix, by rows."""
+        return cls(thing.tocsr())
+
+
+class FrameSource(ArraySource):
+    """A pandas data frame, with its column names."""
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """Frames of pandas."""
+        return _package(thing) == "pandas" and getattr(thing, "ndim", 0) == 2
+
+    @classmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Wrap the values."""
+        dtype = frame_dtype(thing)
+        return cls(thing.to_numpy(dtype=dtype), names=tuple(str(name) for name in thing.columns))
+
+
+def even_cuts(rows: int, step: int) -> Cuts:
+    """Return 0, step, 2 step, ... and the number of rows."""
+    return np.append(np.arange(0, rows, step, dtype=np.int64), rows)
+
+
+def is_sparse(block: Any) -> bool:
+    """Recognise the sparse matrices of SciPy and of the sparse package."""
+    return hasattr(block, "nnz") and hasattr(block, "shape")
+
+
+def _package(thing: Any) -> str:
+    return type(thing).__module__.split(".")[0]
+
+
+def dense(block: Any) -> NDArray[Any]:
+    """Return the block as a NumPy array."""
+    if is_sparse(block):
+        block = block.toarray() if hasattr(block, "toarray") else block.todense()
+    return np.asarray(block)
+
+
+def frame_dtype(frame: Any) -> np.dtype[Any]:
+    """Return the one dtype that holds every column, or name the column that has no numbers."""
+    kinds = {}
+    for name, dtype in zip(frame.columns, frame.dtypes, strict=True):
+        kinds[name] = getattr(dtype, "numpy_dtype", dtype)
+        if not isinstance(kinds[name], np.dtype) or kinds[name].kind not in "biuf":
+            raise TypeError(f"every column must hold real numbers; column {name!r} has dtype {dtype}. Leave it out.")
+    if not kinds:
+        raise ValueError("a matrix must have rows and columns; the data frame has no columns.")
+    return np.result_type(*kinds.values())

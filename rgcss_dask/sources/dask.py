@@ -1,0 +1,146 @@
+"""Rows of Dask arrays and data frames: each block is computed once, by Dask, where it is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.base import is_dask_collection, optimize
+from numpy.typing import NDArray
+
+from rgcss_dask.core.plan import Cuts, Geometry
+from rgcss_dask.core.sparse_rows import SparseRows
+from rgcss_dask.sources.base import Reading, Source, dense, frame_dtype
+
+
+class DaskSource(Source):
+    """A Dask array of dense or sparse blocks, chunked in any way."""
+
+    def __init__(self, array: da.Array, names: tuple[str, ...] | None = None) -> None:
+        self._array = array
+        self.shape, self.dtype, self.names = array.shape, np.dtype(array.dtype), names
+        self.address = f"Dask array {array.name}"
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """Dask arrays."""
+        return isinstance(thing, da.Array)
+
+    @classmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Count rows where Dask does not know them, and put column chunks together."""
+        if thing.ndim != 2:
+            return cls(thing)
+        if np.isnan(thing.shape[1]):
+            raise ValueError("the number of columns must be known; call compute_chunk_sizes() on the array.")
+        if np.isnan(thing.shape[0]):
+            thing = thing.compute_chunk_sizes()
+        return cls(thing.rechunk({1: -1}) if thing.numblocks[1] > 1 else thing)
+
+    @property
+    def cuts(self) -> Cuts:
+        """Where blocks begin; empty ones are left out."""
+        return np.unique(np.cumsum([0, *self._array.chunks[0]])).astype(np.int64)
+
+    @property
+    def geometry(self) -> Geometry:
+        """Blocks arrive whole."""
+        return Geometry(self.shape[0], self.shape[1], self.dtype, self.cuts, whole=True)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Compute the blocks of a row range."""
+        return dense(self._array[start:stop].compute())
+
+    def blocks(self, edges: Cuts) -> tuple[dict[Any, Any], list[list[Any]]]:
+        """Return the array's own graph, and the blocks that lie in each range."""
+        (array,) = optimize(self._array)  # type: ignore[no-untyped-call]
+        keys = [row[0] for row in array.__dask_keys__()]
+        first, last = self._touched(edges[:-1], edges[1:])
+        return dict(array.__dask_graph__()), [keys[a:b] for a, b in zip(first, last, strict=True)]
+
+    def with_blocks(self, start: int, blocks: list[Any]) -> Source:
+        """Read from computed blocks."""
+        (first,), _ = self._touched(np.array([start]), np.array([start + 1]))
+        return _Computed(self, int(self._edges[first]), blocks)
+
+    @property
+    def _edges(self) -> Cuts:
+        return np.cumsum([0, *self._array.chunks[0]]).astype(np.int64)
+
+    def _touched(self, starts: Cuts, stops: Cuts) -> tuple[Cuts, Cuts]:
+        """Return the first block and the one past the last that hold rows of each range."""
+        return np.searchsorted(self._edges, starts, "right") - 1, np.searchsorted(self._edges, stops, "left")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks get the blocks; the graph behind them stays where it is.
+        return {**self.__dict__, "_array": _Chunks(self._array.chunks)}
+
+
+class DaskFrameSource(DaskSource):
+    """A Dask data frame, with its column names."""
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """Dask data frames."""
+        return is_dask_collection(thing) and hasattr(thing, "to_dask_array") and hasattr(thing, "columns")
+
+    @classmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Count the rows of each partition and take the values."""
+        dtype = frame_dtype(thing)
+        array = thing.to_dask_array(lengths=True).astype(dtype)
+        return cls(array, tuple(str(name) for name in thing.columns))
+
+
+class _Chunks:
+    """All that is left of an array when it has been sent to a task."""
+
+    def __init__(self, chunks: tuple[tuple[int, ...], ...]) -> None:
+        self.chunks = chunks
+
+
+class _Computed(Source):
+    """Computed blocks, one below the other."""
+
+    def __init__(self, whole: DaskSource, start: int, blocks: list[Any]) -> None:
+        self.shape, self.dtype, self.address = whole.shape, whole.dtype, whole.address
+        self._blocks, self._starts = blocks, np.cumsum([start] + [block.shape[0] for block in blocks])
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """Nothing a user has."""
+        return False
+
+    @classmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Never called."""
+        raise NotImplementedError
+
+    @property
+    def cuts(self) -> Cuts:
+        """Where the blocks begin."""
+        return self._starts
+
+    def read_block(self, start: int, stop: int) -> NDArray[Any] | SparseRows:
+        """Cut the rows out of the blocks; out of CSR blocks as sparse ones."""
+        if len(self._blocks) != 1 or getattr(self._blocks[0], "format", "") != "csr":
+            return self.read(start, stop)
+        first = int(self._starts[0])
+        rows = SparseRows(self._blocks[0][start - first : stop - first])
+        return rows if rows.dtype == self.dtype and rows.shape[1] == self.shape[1] else self.read(start, stop)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Cut the rows out of the blocks."""
+        found = [
+            dense(block[max(0, start - a) : stop - a])
+            for block, a in zip(self._blocks, self._starts, strict=False)
+            if a < stop and a + block.shape[0] > start
+        ]
+        rows = found[0] if len(found) == 1 else np.concatenate(found)
+        if rows.shape[1] != self.shape[1] or rows.dtype != self.dtype:
+            raise ValueError(
+                f"{self.address} promises {self.shape[1]} columns of {self.dtype}; a block has "
+                f"{rows.shape[1]} of {rows.dtype}. Give map_blocks the right dtype and chunks."
+            )
+        return rows

@@ -1,0 +1,143 @@
+"""Every kind of source there is, and several of them stacked."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core.plan import Cuts
+from rgcss_dask.sources.anndata import AnnDataSource, holds_anndata
+from rgcss_dask.sources.base import ArraySource, FrameSource, Reading, Source, SparseSource
+from rgcss_dask.sources.dask import DaskFrameSource, DaskSource
+from rgcss_dask.sources.packed import unpacked
+from rgcss_dask.sources.xarray import XarraySource
+from rgcss_dask.sources.zarr import ZarrSource
+from rgcss_dask.storage.files import filesystem, is_url
+
+
+class StackedSource(Source):
+    """Several sources, one below the other."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        first = sources[0]
+        for other in sources[1:]:
+            _check_stackable(first, other)
+        self._sources = tuple(sources)
+        self._starts = np.cumsum([0] + [source.shape[0] for source in sources])
+        self.shape = (int(self._starts[-1]), first.shape[1])
+        self.dtype, self.names = first.dtype, first.names
+        self.address = f"{first.address} and {len(sources) - 1} more"
+        self.waits = any(source.waits for source in sources)
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """Any list or tuple of the other kinds, and patterns."""
+        return isinstance(thing, list | tuple) or (isinstance(thing, str | Path) and "*" in str(thing))
+
+    @classmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Open each one."""
+        things = thing if isinstance(thing, list | tuple) else matches(str(thing), reading)
+        if len(things) == 0:
+            raise ValueError("a list of sources must name at least one; got an empty list.")
+        sources = [_open(one, reading).checked() for one in things]
+        return sources[0] if len(sources) == 1 else cls(sources)
+
+    @property
+    def processes(self) -> bool:
+        """Whether other processes can read all of them."""
+        return all(source.processes for source in self._sources)
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        """The cuts of each, moved to where it begins."""
+        pieces = [s.cuts[:-1] + start for s, start in zip(self._sources, self._starts[:-1], strict=True)]
+        return np.concatenate([*pieces, [self.shape[0]]]).astype(np.int64)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows of one source, or of neighbours."""
+        found = [source.read(a, b) for source, a, b in self._ranges(start, stop)]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def stamps(self, edges: Cuts) -> list[str] | None:
+        """Join the stamps of what each source has in a range."""
+        joined = []
+        for start, stop in pairwise(edges):
+            found = [s.stamps(np.array([a, b])) for s, a, b in self._ranges(int(start), int(stop))]
+            if any(stamp is None for stamp in found):
+                return None
+            joined.append("+".join(stamp[0] for stamp in found if stamp is not None))
+        return joined
+
+    def _ranges(self, start: int, stop: int) -> list[tuple[Source, int, int]]:
+        first = int(np.searchsorted(self._starts, start, "right")) - 1
+        last = int(np.searchsorted(self._starts, stop, "left"))
+        found = []
+        for i in range(first, last):
+            a, b = max(start, int(self._starts[i])), min(stop, int(self._starts[i + 1]))
+            if a < b:
+                found.append((self._sources[i], a - int(self._starts[i]), b - int(self._starts[i])))
+        return found
+
+
+def open_source(thing: Any, *, missing: str = "raise", storage_options: dict[str, Any] | None = None) -> Source:
+    """Wrap whatever holds a matrix: a path, URL or pattern, an array, a data frame, or a list of them."""
+    if missing not in ("raise", "fill"):
+        raise ValueError(f"missing must be 'raise' or 'fill'; got {missing!r}.")
+    return _open(thing, Reading(missing, storage_options or {})).checked()
+
+
+def _open(thing: Any, reading: Reading) -> Source:
+    if isinstance(thing, Source):
+        return thing
+    if holds_anndata(thing, reading):
+        return AnnDataSource.of(thing, reading)
+    for kind in KINDS:
+        if kind.takes(thing):
+            return unpacked(kind.of(thing, reading))
+    raise TypeError(
+        f"a source must be a path or URL of a Zarr array, a Zarr, NumPy, SciPy sparse or Dask array, a "
+        f"pandas or Dask data frame, a DataArray of Xarray, an AnnData, or a list of these; "
+        f"got {type(thing).__module__}.{type(thing).__qualname__}."
+    )
+
+
+def matches(pattern: str, reading: Reading) -> list[str]:
+    """Return the addresses a pattern stands for, in order."""
+    if is_url(pattern):
+        fs, path = filesystem(pattern, reading.storage_options)
+        found = [fs.unstrip_protocol(name) for name in fs.glob(path)]
+    else:
+        found = glob.glob(pattern)
+    if not found:
+        raise FileNotFoundError(f"no archive matches {pattern}.")
+    return sorted(found)
+
+
+def _check_stackable(first: Source, other: Source) -> None:
+    for what in ("columns", "dtype", "names"):
+        a, b = ((s.shape[1] if what == "columns" else getattr(s, what)) for s in (first, other))
+        if a != b:
+            raise ValueError(
+                f"sources in a list must have the same {what}; {first.address} has {a} and {other.address} has {b}."
+            )
+
+
+KINDS: tuple[type[Source], ...] = (
+    StackedSource,
+    ArraySource,
+    SparseSource,
+    FrameSource,
+    XarraySource,
+    DaskSource,
+    DaskFrameSource,
+    AnnDataSource,
+    ZarrSource,
+)

@@ -1,0 +1,99 @@
+"""Zarr arrays that hold packed integers, as climate archives do: Xarray decodes each block that is read."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from rgcss_dask.core.plan import Cuts
+from rgcss_dask.sources.base import Reading, Source
+from rgcss_dask.sources.zarr import ZarrSource
+
+# Attributes by which stored numbers differ from the values they stand for (CF conventions, chapter 8).
+PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+
+
+class PackedSource(Source):
+    """A Zarr array with its numbers decoded; gaps become NaN."""
+
+    def __init__(self, stored: ZarrSource, attributes: dict[str, Any]) -> None:
+        self._stored, self._attributes = stored, attributes
+        self.shape, self.names, self.address, self.waits = stored.shape, stored.names, stored.address, stored.waits
+        self.dtype = self._decoded(np.empty((0, self.shape[1]), stored.dtype)).dtype
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """Nothing at once: an array is opened first, see `unpacked`."""
+        return False
+
+    @classmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Open an array and decode it."""
+        return unpacked(ZarrSource.of(thing, reading))
+
+    @property
+    def processes(self) -> bool:
+        """Whether other processes can read the store."""
+        return self._stored.processes
+
+    @property
+    def cuts(self) -> Cuts:
+        """Where stored chunks begin."""
+        return self._stored.cuts
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Read rows and decode them."""
+        return self._decoded(self._stored.read(start, stop))
+
+    def stamps(self, edges: Cuts) -> list[str] | None:
+        """Digest the sizes and times of the stored chunks."""
+        return self._stored.stamps(edges)
+
+    def _decoded(self, block: NDArray[Any]) -> NDArray[Any]:
+        xarray = _xarray(self.address)
+        variable = xarray.Variable(("row", "column"), block, self._attributes)
+        return np.asarray(xarray.conventions.decode_cf_variable(self.address, variable).to_numpy())
+
+
+def unpacked(source: Source) -> Source:
+    """Return a source that decodes, if this one is a Zarr array of packed numbers."""
+    if not isinstance(source, ZarrSource) or not packing(source.array):
+        return source
+    if len(source.shape) != 2:
+        raise ValueError(
+            f"a matrix must have two dimensions; {source.address} has shape {source.shape}. Open it with "
+            "dataset = xarray.open_zarr(...) and give dataset[name], with rows= the dimension of the rows."
+        )
+    return PackedSource(source, packing(source.array))
+
+
+def packing(array: zarr.Array[Any]) -> dict[str, Any]:
+    """Return the attributes that say how the numbers of an array are packed; none if they are as they are."""
+    found: dict[str, Any] = {name: array.attrs[name] for name in PACKING if name in array.attrs}
+    # In format 2 Xarray keeps the fill value as that of the store, in format 3 that of floats as text.
+    if array.metadata.zarr_format == 2 and (found or "_ARRAY_DIMENSIONS" in array.attrs):
+        found.setdefault("_FillValue", array.metadata.fill_value)
+    fill = found.get("_FillValue")
+    if isinstance(fill, str):
+        (fill,) = struct.unpack("<d", base64.standard_b64decode(fill))
+    if fill is None or fill != fill:  # a gap that is NaN already
+        found.pop("_FillValue", None)
+    else:
+        found["_FillValue"] = fill
+    return found
+
+
+def _xarray(address: str) -> Any:
+    try:
+        import xarray  # noqa: PLC0415 (an extra, and half a second to import)
+    except ImportError as error:
+        raise ImportError(
+            f"{address} holds packed numbers, and decoding them needs a package that is not installed: "
+            "pip install 'rgcss-dask[xarray]'."
+        ) from error
+    return xarray

@@ -1,0 +1,74 @@
+"""One number for each row, weights or a mask, wherever it is kept and however it is chunked."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import zarr
+from dask.base import optimize
+from numpy.typing import NDArray
+
+from rgcss_dask.core.plan import Cuts
+from rgcss_dask.sources.base import Reading
+from rgcss_dask.sources.zarr import open_array, strict_array
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Weights or a mask: an array that is sent in slices, a Zarr array that is read, or a Dask array."""
+
+    what: str
+    values: Any
+
+    @classmethod
+    def of(cls, thing: Any, what: str, rows: int, reading: Reading) -> Vector:
+        """Open it, and check that it has one entry per row."""
+        if isinstance(thing, str):
+            thing = open_array(thing, reading.storage_options)
+        if isinstance(thing, zarr.Array) and reading.missing == "raise":
+            thing = strict_array(thing)
+        values = thing if isinstance(thing, zarr.Array | da.Array) else np.asarray(thing)
+        if isinstance(values, da.Array) and any(np.isnan(s) for s in values.shape):
+            values = values.compute_chunk_sizes()  # type: ignore[no-untyped-call]
+        if values.shape != (rows,):
+            raise ValueError(f"{what} must have one entry per row; got shape {values.shape} for {rows:,} rows.")
+        kinds = "b" if what == "rows" else "biuf"
+        if np.dtype(values.dtype).kind not in kinds:
+            rule = "be a boolean mask, a slice or a fraction" if what == "rows" else "be real numbers"
+            raise TypeError(f"{what} must {rule}; got dtype {values.dtype}.")
+        if isinstance(values, np.ndarray):
+            checked_entries(what, values, 0)
+        return cls(what, values)
+
+    @property
+    def fingerprint(self) -> str:
+        """Tell this vector from others."""
+        if isinstance(self.values, np.ndarray):
+            return f"crc32 {zlib.crc32(np.ascontiguousarray(self.values).data.cast('B')):08x}"
+        name = self.values.name if isinstance(self.values, da.Array) else str(self.values.store_path)
+        return f"{name} {self.values.dtype}"
+
+    def inputs(self, edges: Cuts) -> tuple[dict[Any, Any], list[Any]]:
+        """Return a Dask graph, and for each row range what a task is given: a key, a slice, or the Zarr array."""
+        if isinstance(self.values, np.ndarray):
+            return {}, [self.values[a:b] for a, b in pairwise(edges)]
+        if isinstance(self.values, zarr.Array):
+            return {}, [self.values] * (len(edges) - 1)
+        inner = self.values[int(edges[0]) : int(edges[-1])].rechunk((tuple(np.diff(edges).tolist()),))
+        (array,) = optimize(inner)  # type: ignore[no-untyped-call]
+        return dict(array.__dask_graph__()), array.__dask_keys__()
+
+
+def checked_entries(what: str, values: NDArray[Any], start: int) -> NDArray[Any]:
+    """Return the entries from row ``start`` on, or say which of them is no weight."""
+    if what == "weights":
+        bad = ~((values >= 0) & np.isfinite(values))
+        if bad.any():
+            i = int(np.flatnonzero(bad)[0])
+            raise ValueError(f"weights must be finite and not negative; row {start + i:,} has {values[i]}.")
+    return values

@@ -1,0 +1,262 @@
+"""DataArrays of Xarray as matrices: one dimension is the rows, the others are stacked into columns, and back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rgcss_dask.core.plan import Cuts
+from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source, even_cuts
+from rgcss_dask.sources.dask import DaskSource
+
+PLACE = "place"  # the dimension of picked columns in what comes back
+RANK = "rank"  # their coordinate: the order of picking, from 1
+
+
+def is_labelled(thing: Any) -> bool:
+    """Recognise what Xarray makes, without importing it."""
+    return type(thing).__module__.split(".")[0] == "xarray"
+
+
+def along(source: Any, rows: Any) -> tuple[Any, Any]:
+    """Take the name of a dimension as the rows of a DataArray; anything else stays as it is."""
+    if isinstance(rows, str) and is_labelled(source):
+        return Field.of(source, rows).matrix(source), None
+    return source, rows
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """How the values of a DataArray lie in a matrix, so that results find their places again.
+
+    Columns that hold no value in any row, as the land of an ocean data set, are left out of the matrix and put back
+    as NaN.
+    """
+
+    rows: str  # the dimension whose entries are rows
+    keep: Any  # DataArray of bool over the other dimensions, with their coordinates; False: left out
+    name: str | None
+    attributes: dict[str, Any]
+
+    @classmethod
+    def of(cls, array: Any, rows: str | None = None, *, land: str | ArrayLike = "ends") -> Field:
+        """Lay out a DataArray.
+
+        Parameters
+        ----------
+        array : DataArray with two dimensions or more.
+        rows : name of the dimension whose entries are rows; the first one by default.
+        land : which columns to leave out: those without a value in the first, middle and last row (``"ends"``; one that
+            has a value in another row is then an error in the pass), those without a value in any row
+            (``"all"``; reads everything once more), or a boolean array over the other dimensions.
+        """
+        array, rows = _checked(array, rows)
+        values = array.transpose(rows, ...)
+        if isinstance(land, str) and land not in ("ends", "all"):
+            raise ValueError(f"land must be 'ends', 'all' or a boolean array; got {land!r}.")
+        left_out = _without_value(values, rows, land) if isinstance(land, str) else np.asarray(land, dtype=bool)
+        template = values.isel({rows: 0}, drop=True)
+        if left_out.shape != template.shape:
+            raise ValueError(f"land must have the shape {template.shape} of {template.dims}; got {left_out.shape}.")
+        if left_out.all():
+            raise ValueError(f"no column of {array.name or 'the DataArray'} has a value; there is nothing to select.")
+        keep = template.copy(data=~left_out).rename(None).drop_attrs()
+        return cls(rows, keep, array.name, dict(array.attrs))
+
+    @property
+    def n(self) -> int:
+        """Number of columns of the matrix."""
+        return int(self.keep.sum())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each column: where it lies."""
+        index = np.unravel_index(self._cells, self.keep.shape)
+        labels = []
+        for dim, places in zip(self.keep.dims, index, strict=True):
+            coordinate = self.keep[dim].to_numpy() if dim in self.keep.coords else np.arange(self.keep.sizes[dim])
+            labels.append([f"{dim}={coordinate[i]}" for i in places])
+        return tuple(", ".join(parts) for parts in zip(*labels, strict=True))
+
+    @property
+    def _cells(self) -> NDArray[np.intp]:
+        return np.flatnonzero(self.keep.to_numpy())
+
+    def matrix(self, array: Any) -> Source:
+        """Return the matrix of this DataArray, or of another with the same places, to be read by `scan`."""
+        array, _ = _checked(array, self.rows)
+        array = array.transpose(self.rows, *self.keep.dims) if set(array.dims) >= set(self.keep.dims) else array
+        self._check_places(array)
+        if array.chunks is None:
+            return XarraySource(array, self)
+        m, cells = array.sizes[self.rows], math.prod(self.keep.shape)
+        whole = array.data.rechunk(dict.fromkeys(range(1, array.ndim), -1))
+        flat = whole.reshape((m, cells))
+        if self.n < cells:
+            # The rows of a block are not known to it; an error gives its place in the block.
+            flat = flat.map_blocks(
+                self._taken, chunks=(flat.chunks[0], (self.n,)), dtype=flat.dtype, meta=np.empty((0, 0), flat.dtype)
+            )
+        return DaskFieldSource(flat, self)
+
+    def places(self, columns: ArrayLike) -> Any:
+        """Return where columns lie: a DataArray of their numbers with the coordinates of the places, in this order."""
+        columns = np.asarray(columns, dtype=np.intp)
+        found = self.keep.isel(self._indexers(columns))
+        ranks = (PLACE, np.arange(1, len(columns) + 1))
+        return found.copy(data=columns).assign_coords({RANK: ranks}).rename("column")
+
+    def reduced(self, values: Any, columns: ArrayLike, like: Any) -> Any:
+        """Return picked columns (m, k) as a DataArray with the rows of ``like`` and the coordinates of the places."""
+        at = self.keep.isel(self._indexers(np.asarray(columns, dtype=np.intp)))
+        shape = at.expand_dims({self.rows: values.shape[0]}, axis=0)
+        out = shape.copy(data=values).assign_coords(self._row_coordinates(like))
+        return out.rename(self.name).assign_attrs(self.attributes)
+
+    def full(self, values: Any, like: Any = None) -> Any:
+        """Return columns (m, n), or one number for each (n,), as a field; what was left out is NaN.
+
+        ``like`` is the DataArray whose rows these are; it lends its coordinates.
+        """
+        if values.ndim == 1:
+            return self.keep.copy(data=self._spread(values[None])[0].reshape(self.keep.shape)).rename(self.name)
+        if isinstance(values, da.Array):
+            cells = math.prod(self.keep.shape)
+            dtype = np.result_type(values.dtype, np.float32)
+            chunks, meta = (values.chunks[0], (cells,)), np.empty((0, 0), dtype)
+            flat: Any = da.map_blocks(self._spread, values, chunks=chunks, dtype=dtype, meta=meta)  # type: ignore[no-untyped-call]
+        else:
+            flat = self._spread(values)
+        shaped = flat.reshape((values.shape[0], *self.keep.shape))
+        out = self.keep.expand_dims({self.rows: values.shape[0]}, axis=0).copy(data=shaped)
+        return out.assign_coords(self._row_coordinates(like)).rename(self.name).assign_attrs(self.attributes)
+
+    def _indexers(self, columns: NDArray[np.intp]) -> dict[Any, Any]:
+        index = np.unravel_index(self._cells[columns], self.keep.shape)
+        return {dim: (PLACE, places) for dim, places in zip(self.keep.dims, index, strict=True)}
+
+    def _row_coordinates(self, like: Any) -> dict[Any, Any]:
+        if like is None:
+            return {}
+        return {name: c for name, c in like.coords.items() if c.dims == (self.rows,)}
+
+    def _taken(self, block: NDArray[Any]) -> NDArray[Any]:
+        """Leave columns out of a block, once it is seen that they hold no value."""
+        keep = self.keep.to_numpy().ravel()
+        there = ~np.isnan(block[:, ~keep])
+        if there.any():
+            row, place = (int(i) for i in np.argwhere(there)[0])
+            raise ValueError(self._late_value(row, int(np.flatnonzero(~keep)[place])))
+        return block[:, keep]
+
+    def _late_value(self, row: int, cell: int) -> str:
+        index = np.unravel_index(cell, self.keep.shape)
+        place = ", ".join(f"{d}={self.keep[d].to_numpy()[i]}" for d, i in zip(self.keep.dims, index, strict=True))
+        return (
+            f"a column must have values, or none in any row; {place} has none in the first, middle and last row, but "
+            f"one in row {row} of a block. Look at all first: Field.of(array, {self.rows!r}, land='all').matrix(array)."
+        )
+
+    def _spread(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Put columns where they lie among all places: (m, n) -> (m, places)."""
+        out = np.full((len(values), math.prod(self.keep.shape)), np.nan, np.result_type(values.dtype, np.float32))
+        out[:, self._cells] = values
+        return out
+
+    def _check_places(self, array: Any) -> None:
+        """Refuse another grid."""
+        for dim in self.keep.dims:
+            if dim not in array.dims or array.sizes[dim] != self.keep.sizes[dim]:
+                sizes = {str(d): int(size) for d, size in array.sizes.items()}
+                raise ValueError(
+                    f"the columns must be those of fit: {dim} has {self.keep.sizes[dim]} entries there; got {sizes}."
+                )
+            if dim in self.keep.coords and dim in array.coords and not self.keep[dim].equals(array[dim]):
+                differ = np.flatnonzero(self.keep[dim].to_numpy() != array[dim].to_numpy())[0]
+                raise ValueError(
+                    f"the columns must be those of fit: {dim}[{differ}] is {self.keep[dim].to_numpy()[differ]} there "
+                    f"and {array[dim].to_numpy()[differ]} here. Reindex or sort the DataArray."
+                )
+
+
+class XarraySource(Source):
+    """A DataArray in memory, or in a file that Xarray reads when asked."""
+
+    in_memory = True  # where Xarray opened it; one opened with chunks is a Dask array
+
+    def __init__(self, array: Any, field: Field) -> None:
+        self._array, self.field = array, field
+        self.shape, self.dtype = (array.sizes[field.rows], field.n), np.dtype(array.dtype)
+        self.names, self.address = field.names, f"DataArray {array.name}"
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """DataArrays; Datasets too, to say what is needed of them."""
+        return is_labelled(thing)
+
+    @classmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Take the first dimension as rows."""
+        return Field.of(thing).matrix(thing)
+
+    @property
+    def cuts(self) -> Cuts:
+        """Where stored chunks begin, or rows a megabyte apart."""
+        stored = self._array.encoding.get("preferred_chunks", {}).get(self.field.rows)
+        row_bytes = max(1, self.shape[1] * self.dtype.itemsize)
+        return even_cuts(self.shape[0], int(stored or max(1, BLOCK_BYTES // row_bytes)))
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Read rows, decoded, without what was left out."""
+        values = self._array.isel({self.field.rows: slice(start, stop)}).to_numpy()
+        flat = values.reshape(len(values), -1)
+        return self.field._taken(flat) if self.field.n < flat.shape[1] else flat
+
+
+class DaskFieldSource(DaskSource):
+    """A DataArray of Dask blocks, as `xarray.open_zarr` gives it."""
+
+    def __init__(self, array: da.Array, field: Field) -> None:
+        super().__init__(array, field.names)
+        self.field = field
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """Nothing a user has: DataArrays are taken by `XarraySource`."""
+        return False
+
+    @property
+    def array(self) -> da.Array:
+        """The matrix, to be taken columns from."""
+        return self._array
+
+
+def _checked(array: Any, rows: str | None) -> tuple[Any, str]:
+    """Return a DataArray and the dimension of its rows, or say what is missing."""
+    if not hasattr(array, "dims") or hasattr(array, "data_vars"):
+        variables = ", ".join(repr(name) for name in getattr(array, "data_vars", {}))
+        raise TypeError(f"a matrix is made of one variable; got a Dataset. Give one of {variables}: dataset[name].")
+    if array.ndim < 2:
+        raise ValueError(f"a matrix needs a dimension besides its rows; {array.name} has {array.dims}.")
+    rows = str(array.dims[0]) if rows is None else rows
+    if rows not in array.dims:
+        raise ValueError(f"rows must name a dimension; {array.name} has {list(array.dims)}, not {rows!r}.")
+    return array, rows
+
+
+def _without_value(array: Any, rows: str, land: str) -> NDArray[np.bool_]:
+    """Tell which columns hold no value, (the other dimensions)."""
+    if np.dtype(array.dtype).kind != "f":
+        return np.zeros(array.shape[1:], dtype=bool)
+    if land == "all":
+        return np.asarray(array.isnull().all(rows).to_numpy())
+    m = array.sizes[rows]
+    if m == 0:
+        raise ValueError(f"a matrix must have rows; {array.name} has none along {rows!r}.")
+    looked_at = array.isel({rows: sorted({0, m // 2, m - 1})}).to_numpy()
+    return np.asarray(np.isnan(looked_at).all(axis=0))

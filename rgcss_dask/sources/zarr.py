@@ -1,0 +1,237 @@
+"""Rows of a Zarr array, with every chunk that is missing or damaged found and named."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.errors import ContainsGroupError, GroupNotFoundError, NodeTypeValidationError
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, ZipStore
+
+from rgcss_dask.core.plan import Cuts
+from rgcss_dask.sources.base import Reading, Source, even_cuts
+from rgcss_dask.storage.files import filesystem, is_url
+
+COLUMN_NAMES = "column_names"  # attribute of a Zarr array: one name per column
+METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
+
+
+class MissingChunkError(ValueError):
+    """A chunk of an array is not in its store."""
+
+
+class DamagedChunkError(ValueError):
+    """A chunk of an array cannot be decoded."""
+
+
+class ZarrSource(Source):
+    """A Zarr array of format 2 or 3, in any store, chunked or sharded along rows and columns."""
+
+    def __init__(self, array: zarr.Array[Any], address: str, missing: str = "raise") -> None:
+        self._missing = missing
+        self._store = array.store
+        self.address, self.shape, self.dtype = address, array.shape, np.dtype(array.dtype)  # type: ignore[assignment]
+        self.names = _column_names(array)
+        self._array = array if missing == "fill" else strict_array(array)
+        self._unit = array.shards or array.chunks  # rows and columns of what is stored as one object
+        self.waits = isinstance(self._store, FsspecStore) and not _is_process_local(self._store)
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """Zarr arrays and their addresses."""
+        return isinstance(thing, zarr.Array | str | Path)
+
+    @classmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Open the array."""
+        if isinstance(thing, zarr.Array):
+            return cls(thing, str(thing.store_path), reading.missing)
+        return cls(open_array(str(thing), reading.storage_options), str(thing), reading.missing)
+
+    @property
+    def processes(self) -> bool:
+        """Whether the store is outside this process."""
+        return not _is_process_local(self._store)
+
+    @property
+    def array(self) -> zarr.Array[Any]:
+        """The array, with its attributes."""
+        return self._array
+
+    @property
+    def cuts(self) -> Cuts:
+        """Where stored chunks, or shards, begin."""
+        return even_cuts(self.shape[0], max(1, self._unit[0]))
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Read rows; an error names the chunk."""
+        try:
+            return np.asarray(self._array[start:stop])
+        except MissingChunkError as error:
+            raise self._missing_chunk(str(error)) from None
+        except Exception as error:  # whatever a codec or a store may raise
+            raise self._damage(start, stop, error) from error
+
+    def stamps(self, edges: Cuts) -> list[str] | None:
+        """Digest the sizes and times of the stored chunks; nothing is read."""
+        state_of = self._state_of
+        if state_of is None:
+            return None
+        stamps = []
+        for start, stop in pairwise(edges):
+            digest = hashlib.blake2b(digest_size=8)
+            for i in range(int(start) // self._unit[0], -(-int(stop) // self._unit[0])):
+                for j in range(-(-self.shape[1] // self._unit[1])):
+                    key = self._key(i, j)
+                    state = state_of(key)
+                    if state is None and self._missing == "raise":
+                        raise self._missing_chunk(key)
+                    digest.update(f"{state}\n".encode())
+            stamps.append(digest.hexdigest())
+        return stamps
+
+    def _key(self, i: int, j: int) -> str:
+        name = self._array.metadata.encode_chunk_key((i, j))
+        return f"{self._array.path}/{name}" if self._array.path else name
+
+    @property
+    def _state_of(self) -> Callable[[str], str | None] | None:
+        """Return what gives size and time of a stored object, or None where the store cannot tell."""
+        if isinstance(self._store, LocalStore):
+            root = os.fspath(self._store.root)
+            return lambda key: _local_state(f"{root}/{key}")
+        if isinstance(self._store, FsspecStore):
+            listing = _listing(self._store, self._array.path)
+            return None if listing is None else listing.get
+        return None
+
+    def _missing_chunk(self, key: str) -> MissingChunkError:
+        rows = ""
+        for i in range(len(self.cuts) - 1):
+            width = -(-self.shape[1] // self._unit[1])
+            if key in (self._key(i, j) for j in range(width)):
+                rows = f" (rows {self.cuts[i]:,} to {self.cuts[i + 1] - 1:,})"
+                break
+        return MissingChunkError(
+            f"every chunk must be there; {self.address} has no chunk {key}{rows}. "
+            "If it was left out because it is empty, pass missing='fill'."
+        )
+
+    def _damage(self, start: int, stop: int, error: Exception) -> DamagedChunkError:
+        """Find the first chunk in the range that cannot be read alone."""
+        height, width = self._unit
+        for i in range(start // height, -(-stop // height)):
+            for j in range(-(-self.shape[1] // width)):
+                rows = slice(i * height, min((i + 1) * height, self.shape[0]))
+                try:
+                    self._array[rows, j * width : (j + 1) * width]
+                except Exception as cause:  # the same kind as above
+                    return DamagedChunkError(
+                        f"{self.address}: chunk {self._key(i, j)} (rows {rows.start:,} to {rows.stop - 1:,}) "
+                        f"cannot be read: {type(cause).__name__}: {cause}. Write it again from its origin."
+                    )
+        return DamagedChunkError(
+            f"{self.address}: rows {start:,} to {stop - 1:,} could not be read once, and could be read again: "
+            f"{type(error).__name__}: {error}. The store or the way to it is not steady; run the pass again."
+        )
+
+
+class _StrictStore(WrapperStore[Store]):
+    """A store in which a chunk that is not there is an error, not the fill value."""
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        value = await super().get(key, prototype, byte_range)
+        if value is None and key.rsplit("/", 1)[-1] not in METADATA:
+            raise MissingChunkError(key)
+        return value
+
+
+def open_array(address: str, storage_options: dict[str, Any] | None = None) -> zarr.Array[Any]:
+    """Open a Zarr array for reading at a path or URL, also within a group or a zip file."""
+    store, path = open_store(address, storage_options or {})
+    try:
+        return zarr.open_array(store, path=path, mode="r")
+    except (ContainsGroupError, NodeTypeValidationError):
+        raise ValueError(_list_arrays(address, store, path)) from None
+    except FileNotFoundError:
+        try:
+            message = _list_arrays(address, store, path)
+        except (FileNotFoundError, GroupNotFoundError):
+            raise FileNotFoundError(f"there is no Zarr array at {address}.") from None
+        raise ValueError(message) from None
+
+
+def open_store(address: str, storage_options: dict[str, Any]) -> tuple[Store, str]:
+    """Return the store at a path or URL, and the path within it, for reading."""
+    if is_url(address):
+        filesystem(address, storage_options)  # says which package is missing
+        return FsspecStore.from_url(address, storage_options=storage_options, read_only=True), ""
+    parts = Path(address).expanduser().parts
+    for i, part in enumerate(parts):
+        archive = Path(*parts[: i + 1])
+        if part.endswith(".zip") and archive.is_file():
+            return ZipStore(archive, mode="r"), "/".join(parts[i + 1 :])
+    path = Path(*parts) if parts else Path()
+    if not path.exists():
+        raise FileNotFoundError(f"there is no Zarr array at {address}: no such path.")
+    return LocalStore(path, read_only=True), ""
+
+
+def _list_arrays(address: str, store: Store, path: str) -> str:
+    group = zarr.open_group(store, path=path, mode="r")
+    arrays = [(name, node.shape) for name, node in group.members(max_depth=None) if isinstance(node, zarr.Array)]
+    listed = ", ".join(f"{address}/{name} {shape}" for name, shape in arrays) or "none"
+    return f"{address} is a Zarr group, and an array is needed. Arrays in it: {listed}."
+
+
+def strict_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
+    """Return the array such that reading a missing chunk is a `MissingChunkError`."""
+    return zarr.open_array(_StrictStore(array.store), path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
+
+
+def strict_group(group: zarr.Group) -> zarr.Group:
+    """Return the group such that reading a missing chunk in it is a `MissingChunkError`."""
+    store, zarr_format = _StrictStore(group.store), group.metadata.zarr_format
+    return zarr.open_group(store, path=group.path, mode="r", zarr_format=zarr_format)
+
+
+def _is_process_local(store: Store) -> bool:
+    return isinstance(store, MemoryStore) or (isinstance(store, FsspecStore) and "memory" in str(store.fs.protocol))
+
+
+def _local_state(path: str) -> str | None:
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return f"{status.st_size}@{status.st_mtime_ns}"
+
+
+def _listing(store: FsspecStore, path: str) -> dict[str, str] | None:
+    """Return size and time of every object of the array, from one listing."""
+    if "http" in str(store.fs.protocol):
+        return None  # a web server has no listing to rely on
+    options = {k: v for k, v in store.fs.storage_options.items() if k != "asynchronous"}
+    fs, root = filesystem(store.fs.unstrip_protocol(store.path), options)
+    fs.invalidate_cache()
+    times = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created", "last_modified")
+    return {
+        name.removeprefix(f"{root.rstrip('/')}/"): f"{info.get('size')}@{[info.get(t) for t in times]}"
+        for name, info in fs.find(f"{root}/{path}" if path else root, detail=True).items()
+    }
+
+
+def _column_names(array: zarr.Array[Any]) -> tuple[str, ...] | None:
+    names = array.attrs.get(COLUMN_NAMES)
+    if not isinstance(names, list) or len(array.shape) != 2 or len(names) != array.shape[1]:
+        return None
+    return tuple(str(name) for name in names)

@@ -1,0 +1,1 @@
+"""What is kept: moments, results and matrices, as whole files with checksums."""

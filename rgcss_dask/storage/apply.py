@@ -1,0 +1,140 @@
+"""A selection applied to a matrix that is too large for memory: the picked columns, or all rebuilt, as a new Zarr."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rgcss_dask.core.moments import column_indices
+from rgcss_dask.core.plan import READ_BYTES, thinned
+from rgcss_dask.core.rebuild import Rebuild
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.sources.base import Source
+from rgcss_dask.sources.opening import open_source
+from rgcss_dask.sources.xarray import along
+from rgcss_dask.storage.writer import Told, write_matrix
+
+ATTRIBUTE = "rgcss_dask_columns"  # of what is written: the numbers of its columns in the matrix it was taken from
+
+
+def write_reduced(
+    picked: Selection | ArrayLike,
+    source: Any,
+    path: str | Path,
+    *,
+    rows: str | None = None,
+    missing: str = "raise",
+    storage_options: dict[str, Any] | None = None,
+    told: Told | None = None,
+) -> int:
+    """Write the picked columns of a matrix, in the order they have in it, to a new Zarr array; return its rows.
+
+    Rows are read once, a few megabytes at a time, and written in chunks of some 16 MB with checksums. The array appears
+    when it is complete; an interrupted call can be made again and goes on.
+
+    Parameters
+    ----------
+    picked : a `Selection`, or the columns themselves, by index or by name.
+    source : the matrix, in anything that `scan` reads.
+    path : local path of the array to make.
+    rows : the dimension that is the rows, for a DataArray.
+    missing, storage_options : as in `scan`.
+    told : called with the number of rows after each chunk is written.
+    """
+    opened = _opened(source, rows, missing, storage_options)
+    columns = _columns(picked, opened)
+    return write_matrix(
+        path,
+        _blocks(opened, lambda block: block[:, columns]),
+        len(columns),
+        opened.dtype,
+        made_from={**_identity(opened), "columns of": columns.tolist()},
+        names=None if opened.names is None else [opened.names[i] for i in columns],
+        attributes={ATTRIBUTE: columns.tolist()},
+        told=told,
+    )
+
+
+def write_reconstruction(
+    picked: Selection,
+    weights: NDArray[np.float64],
+    source: Any,
+    path: str | Path,
+    *,
+    rows: str | None = None,
+    missing: str = "raise",
+    storage_options: dict[str, Any] | None = None,
+    told: Told | None = None,
+) -> int:
+    """Write all columns, rebuilt from the picked ones, to a new Zarr array; return its rows.
+
+    Centring and scaling are undone. Picked columns keep their values unless the objective is ``"all"``. As
+    `write_reduced` it works out of core and goes on where it was interrupted.
+
+    Parameters
+    ----------
+    picked : a `Selection`.
+    weights : (k, n) its weights, ``picked.weights(moments)``, or ``coef_`` of the estimator.
+    source : the whole matrix, or the picked columns alone as `write_reduced` writes them.
+    path, rows, missing, storage_options, told : as in `write_reduced`.
+    """
+    opened = _opened(source, rows, missing, storage_options)
+    model = Rebuild.of(picked, np.asarray(weights, dtype=np.float64))
+    if opened.shape[1] not in (picked.k, picked.n):
+        raise ValueError(
+            f"the matrix must have the {picked.k} picked columns or all {picked.n}; {opened.address} has "
+            f"{opened.shape[1]}."
+        )
+    whole = opened.shape[1] == picked.n
+    crc = zlib.crc32(np.ascontiguousarray(model.weights).data.cast("B"))
+    return write_matrix(
+        path,
+        _blocks(opened, lambda block: model(block[:, model.columns] if whole else block)),
+        picked.n,
+        model.dtype(opened.dtype),
+        made_from={**_identity(opened), "rebuilt from": model.columns.tolist(), "weights": crc},
+        names=opened.names if whole else None,
+        told=told,
+    )
+
+
+def _opened(source: Any, rows: str | None, missing: str, storage_options: dict[str, Any] | None) -> Source:
+    source, _ = along(source, rows)
+    return open_source(source, missing=missing, storage_options=storage_options)
+
+
+def _columns(picked: Selection | ArrayLike, source: Source) -> NDArray[np.intp]:
+    if isinstance(picked, Selection) and picked.n != source.shape[1]:
+        raise ValueError(
+            f"the matrix must have the {picked.n} columns that were chosen from; {source.address} has "
+            f"{source.shape[1]}."
+        )
+    given = picked.columns if isinstance(picked, Selection) else np.atleast_1d(np.asarray(picked))
+    columns = np.sort(column_indices(given.tolist(), source.shape[1], source.names))
+    if len(columns) == 0:
+        raise ValueError("there must be a column to write; none was picked.")
+    return columns
+
+
+def _blocks(source: Source, made: Callable[[NDArray[Any]], NDArray[Any]]) -> Callable[[int], Iterator[NDArray[Any]]]:
+    """Return what yields the rows from a given one on, made into what is written, whole chunks at a time."""
+    edges = thinned(source.cuts, max(1, READ_BYTES // source.geometry.row_bytes))
+
+    def blocks(start: int) -> Iterator[NDArray[Any]]:
+        for first, stop in pairwise(edges.tolist()):
+            if stop > start:
+                yield made(source.read(max(first, start), stop))
+
+    return blocks
+
+
+def _identity(source: Source) -> dict[str, Any]:
+    """Describe the rows, so that a draft made from others is not gone on with."""
+    stamps = source.stamps(np.array([0, source.shape[0]], dtype=np.int64))
+    return {"source": source.address, "shape": list(source.shape), "stamps": stamps}

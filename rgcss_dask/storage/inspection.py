@@ -1,0 +1,76 @@
+"""What is in a file or folder: a matrix, moments, an unfinished scan, or a result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rgcss_dask.core.plan import size
+from rgcss_dask.scanning.scan import CHECKPOINTS
+from rgcss_dask.sources.opening import open_source
+from rgcss_dask.storage import archive as archives
+from rgcss_dask.storage.result import load_result
+
+
+def describe(path: str, storage_options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Say in a few JSON values what is at a path or URL."""
+    if path.lower().endswith(".json"):
+        return _result(path)
+    folder = archives.folder_of(path, storage_options)
+    record = archives.read_record(folder)
+    if record is not None:
+        return _moments(path, storage_options)
+    checkpoints = folder.within(CHECKPOINTS).names()
+    if checkpoints:
+        return {
+            "kind": "unfinished scan",
+            "checkpoints": len(checkpoints),
+            "way on": "give the same `rgcss scan` command again; it goes on from here",
+        }
+    return _matrix(path, storage_options)
+
+
+def _moments(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any]:
+    moments, record = archives.read(archives.folder_of(path, storage_options))
+    return {
+        "kind": "moments",
+        "rows": moments.rows,
+        "columns": moments.n,
+        "exact": moments.exact,
+        "dropped": moments.dropped,
+        "folds": len(moments.folds),
+        "groups": len(moments.groups),
+        "names": None if moments.names is None else list(moments.names[:5]),
+        "source": record.source.get("address"),
+        "options": {key: value for key, value in record.options.items() if value},
+        "history": record.history,
+    }
+
+
+def _result(path: str) -> dict[str, Any]:
+    result = load_result(path)
+    return {
+        "kind": "result",
+        "answer": result.sentence,
+        "columns": [result.label(column) for column in result.selection.columns],
+        "lambda": result.selection.lam,
+        "objective": result.selection.objective,
+        "condition": str(result.condition),
+        "rows": result.rows,
+        "asked": result.provenance.get("asked"),
+        "source": result.provenance.get("address") or result.provenance.get("moments"),
+        "created": result.created,
+    }
+
+
+def _matrix(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any]:
+    source = open_source(path, storage_options=storage_options)
+    m, n = source.shape
+    return {
+        "kind": "matrix",
+        "rows": m,
+        "columns": n,
+        "dtype": str(source.dtype),
+        "size": size(m * n * source.dtype.itemsize),
+        "chunks": len(source.cuts) - 1,
+        "names": None if source.names is None else list(source.names[:5]),
+    }
