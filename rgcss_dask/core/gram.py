@@ -80,8 +80,8 @@ class Gram:
     def multiply(self, X: Array, workers: Workers) -> Array:
         if len(X) > 2:  # several lambdas: arithmetic more than reading, and BLAS is best at that
             out = np.empty_like(X)
-            bands = _split(self.n, 4 * workers.count)
-            workers.map(lambda a, b: np.matmul(X, self._G[a:b].T, out=out[:, a:b]), bands)
+            bands = _split(self.n, workers.count)
+            workers.map(lambda a, b: np.matmul(X, self._G[:, a:b], out=out[:, a:b]), bands)
             return out
         parts = _triangle_parts(self.n)
         outs = np.zeros((len(parts), *X.shape))
@@ -95,12 +95,15 @@ class Gram:
 
     def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
         fresh = Sums(*np.zeros((4, self.n)))
+        # New buffers would have to be paged in for every band, which takes longer than filling them.
+        buffers = np.empty((workers.count, 2, min(_BAND, self.n), self.n))
 
-        def band(start: int) -> Sums:
+        def band(start: int, buffer: Array) -> Sums:
             part = Sums(*np.zeros((4, self.n)))
             stop = min(start + _BAND, self.n)
-            C = Y[:, start:stop].T @ Y[:, start:]
-            D = (lam * W[:, start:stop]).T @ W[:, start:]
+            C, D = buffer[:, : stop - start, : self.n - start]
+            np.matmul(Y[:, start:stop].T, Y[:, start:], out=C)
+            np.matmul((lam * W[:, start:stop]).T, W[:, start:], out=D)
             G = self._G[start:stop, start:]
             kernels.tile_sums(G, C, D, mask, start, part.eta, part.rho, part.diag_h, part.diag_r)
             return part
@@ -108,7 +111,7 @@ class Gram:
         # As many at once as there are threads, added in order: the same bits for any number of threads.
         starts = list(range(0, self.n, _BAND))
         for i in range(0, len(starts), workers.count):
-            for part in workers.map(band, ((s,) for s in starts[i : i + workers.count])):
+            for part in workers.map(band, zip(starts[i : i + workers.count], buffers, strict=False)):
                 fresh.eta += part.eta
                 fresh.rho += part.rho
                 fresh.diag_h += part.diag_h

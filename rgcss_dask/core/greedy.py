@@ -187,15 +187,16 @@ class _Path:
         # Beyond 2^300 times the data lambda changes no pick any more, and alpha^2 must stay finite.
         self._lam = min(lam / base.unit, 2.0**300 * max(float(base.diagonal.max(initial=0.0)), 1.0))
         self._base, self._rules = base, rules
+        self._drops = rules.objective == "unselected"  # a picked column no longer counts in the loss
         self._spectrum = spectrum
         self._floor = 4 * n * EPS * base.diagonal
         self._free = rules.candidate.copy()
         self._mask = np.ones(n)  # which columns count in the loss
-        self._U, self._V = np.zeros((n, room)), np.zeros((n, room))
+        self._U, self._V = np.zeros((n, _LANES)), np.zeros((n, _LANES))
         self._alpha, self._own = np.ones(room), np.zeros(room)
         self._gain = np.empty(n)
         self._past = 0  # picks behind, in whole vectors
-        self._h, self._r, self._u, self._v = np.empty((4, n))
+        self._h, self._r = np.empty((2, n))
         self._dots, self._squares = np.empty((3, room)), np.empty(2)
         self.masked = np.empty((2, n))
         self.moved = False
@@ -237,7 +238,7 @@ class _Path:
             self._floor,
             self._free,
             self._lam,
-            self._rules.objective == "unselected",
+            self._drops,
             _TIE,
             self._gain,
         )
@@ -265,7 +266,7 @@ class _Path:
                 on_u,
                 on_r,
                 self._mask,
-                w if self._rules.objective == "unselected" else -1,
+                w if self._drops else -1,
                 self._h,
                 self._r,
                 self.masked,
@@ -278,7 +279,7 @@ class _Path:
         """Work out the gain of ``w`` from its own column instead of from the tracked sums."""
         alpha, own = self._lam + self._h[w], self._r[w]
         gain = 2.0 * self._squares[1] / alpha - own / alpha * (self._squares[0] / alpha)
-        return float(gain + own if self._rules.objective == "unselected" else gain)
+        return float(gain + own if self._drops else gain)
 
     def _trusted(self, w: int) -> bool:
         exact = self._exact_gain(w)
@@ -286,34 +287,29 @@ class _Path:
         return bool(abs(exact - self._gain[w]) <= tolerance * abs(exact))
 
     def _take(self, w: int) -> None:
-        """Make ``w`` a pick: its factors, the loss, and what still counts."""
-        t = len(self._columns)
+        """Make ``w`` a pick: the loss, and what still counts."""
         if self.moved:
+            t = len(self._columns)
             self._loss = max(self._loss - self._exact_gain(w), 0.0)
-            alpha, own = self._lam + self._h[w], self._r[w]
-            self._alpha[t], self._own[t] = alpha, own
-            np.divide(self._h, alpha, out=self._u)
-            np.divide(self._r - own * self._u, alpha, out=self._v)
-        if self._rules.objective == "unselected":
-            if self.moved:
-                self._sums.eta -= self._h * self._h
-                self._sums.rho -= self._h * self._r
+            self._alpha[t], self._own[t] = self._lam + self._h[w], self._r[w]
+        if self._drops:
             self._mask[w] = 0.0
         self._free[w] = False
         self._columns.append(w)
         self._losses.append(self._loss)
 
     def update(self, products: Array) -> None:
-        """Bring the sums up to date, given G times the masked h and r."""
+        """Bring the factors and the sums up to date, given G times the masked h and r."""
         t, sums = len(self._columns) - 1, self._sums
+        self._U, self._V = _with_room(self._U, t), _with_room(self._V, t)
         kernels.update_scores(
             self._U,
             self._V,
             self._past,
-            self._u,
-            self._v,
+            t,
             self._alpha,
             self._own,
+            float(self._drops),
             self._dots,
             self._h,
             self._r,
@@ -325,14 +321,15 @@ class _Path:
             sums.diag_h,
             sums.diag_r,
         )
-        self._U[:, t], self._V[:, t] = self._u, self._v
         self._past = -(-len(self._columns) // _LANES) * _LANES
 
     def refresh(self, workers: Workers) -> None:
         """Recompute the sums and the loss from G and the picks; the recurrences lose digits, G does not."""
         t = len(self._columns)
         picks = np.array(self._columns, dtype=np.intp)
-        Y = np.ascontiguousarray((self._U[:, :t] * np.sqrt(self._alpha[:t])).T)
+        Y = np.zeros((t, self._base.n))
+        made = min(t, self._U.shape[1])  # picks that had nothing left to add have no column
+        np.multiply(self._U[:, :made].T, np.sqrt(self._alpha[:made, None]), out=Y[:made])
         L = np.tril(Y[:, picks].T, -1) + np.diag(np.sqrt(self._alpha[:t]))
         W = scipy.linalg.solve_triangular(L, Y, lower=True, trans=1) if t else Y
         self._sums = self._base.sums(picks, Y, W, self._lam, self._mask, workers)
@@ -372,6 +369,18 @@ class _Path:
             self._refreshes,
             self._end,
         )
+
+
+def _with_room(factors: Array, t: int) -> Array:
+    """Return the factors with room for pick t.
+
+    They grow with the picks, so that their rows have no gaps and reading them keeps up with memory.
+    """
+    if t < factors.shape[1]:
+        return factors
+    grown = np.zeros((len(factors), t - t % _LANES + _LANES))
+    grown[:, : factors.shape[1]] = factors
+    return grown
 
 
 def _base(

@@ -140,10 +140,10 @@ def update_scores(
     U: Array,
     V: Array,
     t: int,
-    u: Array,
-    v: Array,
+    pick: int,
     alpha: Array,
     own: Array,
+    dropped: float,
     dots: Array,
     h: Array,
     r: Array,
@@ -155,10 +155,11 @@ def update_scores(
     diag_h: Array,
     diag_r: Array,
 ) -> None:
-    """Bring eta, rho and both diagonals up to date for a pick with the vectors u and v.
+    """Put a pick's vectors u and v into the factors, and bring eta, rho and both diagonals up to date for it.
 
     ``t`` counts the picks before it, rounded up as in `residual_column`; ``Gx`` and ``Gy`` are G times the masked h
-    and r; ``own[j]`` is r_j[w_j]; ``dots`` and ``squares`` are those of `residual_column`.
+    and r; ``own[j]`` is r_j[w_j]; ``dropped`` is 1 if the picked column no longer counts in the sums, else 0; ``dots`` and
+    ``squares`` are those of `residual_column`. All in one reading of the factors.
     """
     hh, hr = squares[0], squares[1]
     p, q = alpha[:t] * dots[0, :t], alpha[:t] * dots[1, :t]
@@ -172,10 +173,13 @@ def update_scores(
             c += s[j] * uj[j]
             d += p[j] * vj[j]
         Hh, Hr, Rh = Gx[i] - a, Gy[i] - b, Gx[i] - (c + d)
-        eta[i] += u[i] * (u[i] * hh - 2.0 * Hh)
-        rho[i] += u[i] * (u[i] * hr + v[i] * hh - Hr - Rh) - v[i] * Hh
-        diag_h[i] -= u[i] * h[i]
-        diag_r[i] -= u[i] * r[i] + v[i] * h[i]
+        u = h[i] / alpha[pick]
+        v = (r[i] - own[pick] * u) / alpha[pick]
+        eta[i] += u * (u * hh - 2.0 * Hh) - dropped * h[i] * h[i]
+        rho[i] += u * (u * hr + v * hh - Hr - Rh) - v * Hh - dropped * h[i] * r[i]
+        diag_h[i] -= u * h[i]
+        diag_r[i] -= u * r[i] + v * h[i]
+        uj[pick], vj[pick] = u, v
 
 
 @_compiled
