@@ -24,6 +24,8 @@ TILE = 2048
 CONSTANT = 16 * np.finfo(np.float64).eps
 # A mean whose square is so many variances costs the product sum one digit of sixteen: move the shift.
 DRIFT = 16.0
+# Rows are multiplied as they are only where that costs no more than a bit.
+UNSHIFTED = 1.0
 # Rows looked at to judge where a block lies and how wide it spreads.
 SAMPLE = 64
 
@@ -320,8 +322,13 @@ class _Workspace:
         self._tiles = [np.empty_like(tile, dtype=np.float64) for tile in self._tiles]
 
     def shifted(self, piece: NDArray[Any], shift: NDArray[Any] | np.floating[Any]) -> NDArray[Any]:
-        """Return the rows less ``shift`` in the buffer."""
+        """Return the rows less ``shift`` in the buffer, or as they are where there is nothing to do."""
         X = self.buffer[: len(piece)]
+        if not np.any(shift):
+            if piece.dtype == X.dtype and piece.flags.c_contiguous:
+                return piece
+            np.copyto(X, piece, casting="unsafe")
+            return X
         if piece.dtype == X.dtype:
             np.subtract(piece, shift, out=X)
             return X
@@ -371,26 +378,27 @@ def _add_near_mean(
 ) -> None:
     """Add products about a shift near enough to the block's mean that centring costs no digits.
 
-    That is the shift of the blocks before, so that adding needs no move, unless the data drifted away.
+    That is the shift of the blocks before, at first zero, so that adding needs no move, nor even a copy of the rows,
+    unless the data lie elsewhere.
     """
     weight = float(len(piece) if weights is None else weights.sum())
     if weight == 0:
         return
     # In the buffer's own precision, so that what is subtracted is what is recorded.
-    shift = _first_shift(piece).astype(work.buffer.dtype) if work.shift is None else work.shift
+    shift = np.zeros(piece.shape[1], work.buffer.dtype) if work.shift is None else work.shift
     X = work.shifted(piece, shift)
     w = work.ones[: len(X)] if weights is None else weights.astype(X.dtype)
     total = (w @ X).astype(np.float64)
     if not np.all(np.isfinite(total)):
         _raise_not_finite(piece)
     d = total / weight
-    if _has_drifted(X, d, shift):
+    if _has_drifted(X, d, shift, DRIFT if shift.any() else UNSHIFTED):
         shift = (shift + d).astype(X.dtype)
         X = work.shifted(piece, shift)
         total = (w @ X).astype(np.float64)
     work.shift = shift
     if weights is not None:
-        np.multiply(X, np.sqrt(weights)[:, None], out=X, casting="unsafe")
+        X = np.multiply(X, np.sqrt(weights)[:, None], out=work.buffer[: len(X)], casting="unsafe")
     work.add_products(X, targets)
     for target in targets:
         target._take(weight, shift.astype(np.float64), total)
@@ -415,16 +423,11 @@ def _add_sparse(block: SparseRows, weights: NDArray[Any] | None, targets: Sequen
     return True
 
 
-def _first_shift(piece: NDArray[Any]) -> Array:
-    """Return a point amid the rows; the mean of a few of them will do."""
-    return np.asarray(piece[:: max(1, len(piece) // SAMPLE)].astype(np.float64).mean(axis=0))
-
-
-def _has_drifted(X: NDArray[Any], d: Array, shift: NDArray[Any]) -> bool:
+def _has_drifted(X: NDArray[Any], d: Array, shift: NDArray[Any], limit: float) -> bool:
     """Tell whether the mean of the shifted rows X is so far from 0 that a product about 0 loses digits."""
     variance = X[:: max(1, len(X) // SAMPLE)].var(axis=0)
     rounding = 4 * np.finfo(X.dtype).eps * np.abs(shift)
-    return bool(np.any(d**2 > DRIFT * variance + rounding**2))
+    return bool(np.any(d**2 > limit * variance + rounding**2))
 
 
 class NotFiniteError(ValueError):
