@@ -10,7 +10,7 @@ from typing import Any
 
 import dask
 from dask import threaded
-from distributed import Client, get_worker
+from distributed import Client, Future, get_worker
 
 from rgcss_dask.core.threads import available_cpus, single_threaded_blas
 from rgcss_dask.scanning.budget import SHARE, default_budget
@@ -90,16 +90,18 @@ def run_on_threads(graph: Graph, key: str, report: ThreadReport, threads: int) -
             raise
 
 
-def run_on_cluster(client: Client, graph: Graph, key: str, report: ClusterReport, reporter: Reporter) -> Any:
-    """Compute a key of the graph on the cluster, and fetch it."""
+def run_on_cluster(
+    client: Client, graph: Graph, key: str, report: ClusterReport, reporter: Reporter, *, keep: tuple[str, ...] = ()
+) -> tuple[Any, list[Future[Any]]]:
+    """Compute a key of the graph on the cluster, and fetch it; return with it the futures of keys that are to stay."""
 
     def hear(event: tuple[Any, dict[str, int]]) -> None:
         reporter.add(event[1]["rows"], spans=event[1]["spans"])
 
     client.subscribe_topic(report.topic, hear)  # type: ignore[no-untyped-call]
     try:
-        future = submit(client, graph, key)
-        return future.result()
+        future, *kept = submit(client, graph, [key, *keep])
+        return future.result(), kept
     except CancelledError as error:
         raise ConnectionError(
             "the Dask scheduler was lost before the pass was finished. Start it again, connect a client, and make "
@@ -110,12 +112,12 @@ def run_on_cluster(client: Client, graph: Graph, key: str, report: ClusterReport
             client.unsubscribe_topic(report.topic)  # type: ignore[no-untyped-call]
 
 
-def submit(client: Client, graph: Graph, key: str) -> Any:
-    """Send the graph and return the future of the key; its result stays where it was made until asked for."""
+def submit(client: Client, graph: Graph, keys: list[str]) -> list[Future[Any]]:
+    """Send the graph and return the futures of the keys; their results stay where they were made until asked for."""
     with warnings.catch_warnings():
         # Weights and masks that are in memory here travel with the graph: 8 bytes a row.
         warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
-        return client.get(graph, key, sync=False)  # type: ignore[no-untyped-call]
+        return client.get(graph, keys, sync=False)  # type: ignore[no-untyped-call]
 
 
 def _thread_count() -> int:

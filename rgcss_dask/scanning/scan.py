@@ -25,8 +25,10 @@ from rgcss_dask.scanning.execute import (
     run_on_cluster,
     run_on_threads,
 )
+from rgcss_dask.scanning.handle import archived, left_on_cluster, loaded
 from rgcss_dask.scanning.progress import Callback, Reporter, display
 from rgcss_dask.scanning.tasks import Job, run_finish, run_merge, run_span
+from rgcss_dask.scanning.versions import check_cluster
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.sources.vectors import Vector
@@ -64,6 +66,11 @@ def scan(
     at one thread each. What is in the memory of this process is worked on here in either case. The result has
     the same bits for any number of threads and workers, and after being killed and resumed.
 
+    On a cluster the moments stay on the worker where they were made. What is returned then behaves as `Moments` and
+    fetches an array when it is first used; `select` and the other functions work where the moments are (``where``).
+    Use it while the client is open, or keep an archive. A worker that is lost later costs another pass, with an archive
+    only its reading.
+
     Parameters
     ----------
     source : what holds the m x n matrix: the path or URL of a Zarr array, a pattern such as ``"day-*.zarr"``, a
@@ -100,18 +107,18 @@ def scan(
         memory=memory,
     )
     if archive is None:
-        return run(request, progress=progress).moments
+        return run(request, progress=progress, stay=True).moments
     folder = archives.folder_of(archive, storage_options)
     with claimed(folder):
         record = archives.read_record(folder)
         if record is None:
-            result = run(request, folder=folder, progress=progress)
-            archives.write(folder, result.moments, request.record(result.reads))
+            result = run(request, folder=folder, progress=progress, stay=True)
+            moments = archived(result.moments, folder, request.record(result.reads))
             folder.within(CHECKPOINTS).remove()
-            return result.moments
+            return moments
         refuse_other(folder.address, record.fingerprint, request.fingerprint)
         discard_finished(folder, request.plan.nodes[-1].stop)
-        return archives.read(folder)[0]
+        return loaded(request.where.client, folder)
 
 
 @dataclass(frozen=True)
@@ -188,9 +195,16 @@ def make_request(
     return Request(source, plan, vectors, reading.missing, stamps, where)
 
 
-def run(request: Request, *, folder: Folder | None = None, progress: bool | Callback | None = None) -> Result:
-    """Make the pass, with checkpoints in the folder of an archive if there is one."""
+def run(
+    request: Request, *, folder: Folder | None = None, progress: bool | Callback | None = None, stay: bool = False
+) -> Result:
+    """Make the pass, with checkpoints in the folder of an archive if there is one.
+
+    What a cluster made is fetched, unless it is to stay there; then the result has a handle.
+    """
     plan, token, client = request.plan, uuid.uuid4().hex[:12], request.where.client
+    if client is not None:
+        check_cluster(client)
     checkpoints = None if folder is None else _open_checkpoints(folder, request)
     with display(progress) as tell:
         total = plan.nodes[-1].stop - plan.nodes[-1].start
@@ -202,8 +216,10 @@ def run(request: Request, *, folder: Folder | None = None, progress: bool | Call
         reporter.add(resumed, resumed=True)
         if client is None:
             moments, reads = run_on_threads(graph, key, report, plan.concurrency)
+        elif stay:
+            moments, reads = left_on_cluster(client, graph, key, report, reporter)
         else:
-            moments, reads = run_on_cluster(client, graph, key, report, reporter)
+            (moments, reads), _ = run_on_cluster(client, graph, key, report, reporter)
         reporter.finish()
     return Result(moments, reads)
 
