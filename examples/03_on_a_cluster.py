@@ -32,10 +32,11 @@ def main(rows: int = 400_000, address: str | None = None) -> None:
         options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
         with Client(address) if address else Client(**options) as client:  # type: ignore[no-untyped-call]
             workers = len(client.scheduler_info()["workers"])
-            there = rg.scan(data)  # the workers read the archive; only moments travel
-            picked = rg.RGCSS(8).fit(data)
-        print(f"{workers} workers and this process: same bits {np.array_equal(here.product, there.product)}")
-        print(picked.selection_)
+            there = rg.scan(data)  # the workers read the archive; the moments stay on one of them
+            picked = rg.select(there, 8)  # on the scheduler, beside its other work: where="worker" or "client" if not
+            same = np.array_equal(here.product, there.product)  # fetched here, because it is used
+        print(f"{workers} workers and this process: same bits {same}")
+        print(picked)
 
 
 if __name__ == "__main__":

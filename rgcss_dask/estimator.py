@@ -17,17 +17,27 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rgcss_dask.core import evaluate
-from rgcss_dask.core.gram import Base, Factor, Gram
-from rgcss_dask.core.greedy import select
+from rgcss_dask.core.gram import Factor
 from rgcss_dask.core.moments import Moments, checked_weights
 from rgcss_dask.core.parts import Parts
 from rgcss_dask.core.plan import Options
 from rgcss_dask.core.rebuild import Rebuild, Take
-from rgcss_dask.core.refinement import refine
 from rgcss_dask.core.selection import Selection
-from rgcss_dask.core.tuning import CrossValidation, cross_validate, leave_one_out
+from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows, select_from_rows
+from rgcss_dask.placed import (
+    cross_validate,
+    loss_and_start,
+    rank_outside_folds,
+    refine,
+    select,
+    tight_bound,
+    weights,
+)
 from rgcss_dask.scanning.batches import held_out_rows, moments_in_folds, parts_of, with_batch
+from rgcss_dask.scanning.execute import active_client
+from rgcss_dask.scanning.handle import PlacedMoments
+from rgcss_dask.scanning.placement import PLACES, check_where
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources import lazy
 from rgcss_dask.sources.base import FrameSource, Source, dense
@@ -73,8 +83,10 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         theirs. Splitters of scikit-learn need the rows in memory, and must hold out each row once.
     refine : bool, default=False
         Exchange picked columns for others, after the greedy selection, while that lowers the loss.
-    where : None or "client", default=None
-        Where the selection runs: in this process.
+    where : {"scheduler", "worker", "client"}, default=None
+        Where the selection runs after a pass on a Dask cluster: on the scheduler (by default) or on the worker that has
+        the moments, where they stay until the client is closed; or in this process, which then has them for good.
+        Rows in memory are worked on in this process.
 
     Attributes
     ----------
@@ -177,7 +189,10 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         data = self._validated(X, reset=True)
         if self.n_features_to_select != "cv":
             self._count(self.n_features_in_)  # refused before the pass
-        if self._is_wide(data) and not lazy.is_stored(sample_weight):  # less memory than the Gram, also to be read
+        wide = self._is_wide(data)
+        if wide or not (isinstance(data, Source) and data.processes and active_client() is not None):
+            check_where(self.where, data)  # refused before the pass
+        if wide and not lazy.is_stored(sample_weight):  # less memory than the Gram, also to be read
             block = data.read(0, data.shape[0]) if isinstance(data, Source) else dense(data)
             return self._pick_from_rows(Rows.of(block, sample_weight, nan=self.nan, names=self._names()))
         if isinstance(data, Source):
@@ -255,9 +270,9 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         model = self._rebuild()
         if lazy.is_stored(X):
-            B = scan(self._same_columns(X), weights=sample_weight, nan=self.nan).gram(model.mu, model.sigma)
-            loss = evaluate.loss_on(B, self.coef_, self.selected_, self.objective)
-            return float(evaluate.explained_share(loss, float(np.trace(B))))
+            seen = scan(self._same_columns(X), weights=sample_weight, nan=self.nan)
+            loss, start = loss_and_start(seen, model, self.objective, where=self._where(seen))
+            return float(evaluate.explained_share(loss, start))
         rows = Rows.of(dense(self._validated(X, reset=False)), sample_weight, nan=self.nan)
         loss, start = model.losses(rows.block, rows.weights)
         return float(evaluate.explained_share(loss, start))
@@ -286,11 +301,11 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if self._bound is None:
             picked = self.selection_
             if self._rows is None:
-                base: Base = Gram(picked.prepare(self.moments_))
+                self._bound = tight_bound(picked, self.moments_, where=self._where(self.moments_))
             else:
                 model = self._rebuild()
                 base = Factor(self._rows.factor(self.center, model.mu, model.sigma))
-            self._bound = evaluate.bounds(base.spectrum(), picked.k, picked.lam, picked.objective).tight
+                self._bound = evaluate.bounds(base.spectrum(), picked.k, picked.lam, picked.objective).tight
         return self._bound
 
     def __sklearn_tags__(self) -> Tags:
@@ -315,15 +330,18 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _pick(self, moments: Moments, parts: Parts | None = None) -> Self:
         """Select from moments, tuned and refined as asked for, and store the result."""
+        if self.where == "client" and isinstance(moments, PlacedMoments):
+            moments = moments.fetch()
         tuned = self._tuned(moments)
         if tuned is None:
-            picked = select(moments, self._count(moments.n), lam=float(self.lam), **self._how())
+            picked = select(moments, self._count(moments.n), lam=float(self.lam), where=self.where, **self._how())
         else:
             picked, self.cv_results_ = tuned.selection, tuned
         if self.refine:
-            picked = refine(picked, moments, include=_given(self.include), exclude=_given(self.exclude)).selection
+            columns = {"include": _given(self.include), "exclude": _given(self.exclude)}
+            picked = refine(picked, moments, where=self.where, **columns).selection
         self._moments, self._rows, self._parts = moments, None, parts
-        return self._store(picked, picked.weights(moments), moments.mean)
+        return self._store(picked, weights(picked, moments, where=self.where), moments.mean)
 
     def _pick_from_rows(self, rows: Rows) -> Self:
         """Select from fewer rows than columns, and store the result."""
@@ -360,7 +378,8 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         choose_count = self.n_features_to_select == "cv"
         count = self._most(moments) if choose_count else self._count(moments.n)
         lams = None if self.lam == "cv" else [float(self.lam)]
-        return cross_validate(moments, count, lams=lams, one_se=choose_count, fixed_k=not choose_count, **self._how())
+        rule: dict[str, Any] = {"one_se": choose_count, "fixed_k": not choose_count}
+        return cross_validate(moments, count, lams=lams, where=self.where, **rule, **self._how())
 
     def _most(self, moments: Moments) -> int:
         """Return the most columns to try: with lambda = 0 no more than the rows of any training fold span."""
@@ -368,9 +387,11 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         most = max(min(TRIED_COLUMNS, free), len(_given(self.include)))
         if self.lam != 0 or len(moments.folds) < 2:
             return most
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that the rank is reached is what is asked here
-            return min(select(rest, most, lam=0.0, **self._how()).k for rest in leave_one_out(moments.folds))
+        return rank_outside_folds(moments, most, where=self.where, **self._how())
+
+    def _where(self, moments: Moments) -> str | None:
+        """Return the place asked for, if it is one for these moments: they may be of another pass than those of fit."""
+        return self.where if isinstance(moments, PlacedMoments) else None
 
     def _count(self, n: int) -> int:
         """Return how many columns to pick of n."""
@@ -403,8 +424,8 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_parameters(self) -> None:
         """Refuse parameters that no function further down looks at before the pass."""
-        if self.where not in (None, "client"):
-            raise ValueError(f"where must be None or 'client', this process; got {self.where!r}.")
+        if self.where not in (None, *PLACES):
+            raise ValueError(f"where must be None or one of {PLACES}; got {self.where!r}.")
         if self.nan not in ("raise", "drop", "mean"):
             raise ValueError(f"nan must be 'raise', 'drop' or 'mean'; got {self.nan!r}.")
         if isinstance(self.cv, numbers.Integral) and self.cv < 2:

@@ -6,15 +6,17 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rgcss_dask.core.greedy import select
+from rgcss_dask.core import needs
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import size
-from rgcss_dask.core.refinement import refine
 from rgcss_dask.core.selection import Selection
-from rgcss_dask.core.stability import Stability, stability
-from rgcss_dask.core.tuning import CrossValidation, cross_validate
+from rgcss_dask.core.stability import Stability
+from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows, select_from_rows
+from rgcss_dask.placed import cross_validate, refine, select, stability
 from rgcss_dask.scanning.budget import default_budget, parse_memory
+from rgcss_dask.scanning.handle import PlacedMoments
+from rgcss_dask.scanning.placement import ask
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.storage import archive as archives
@@ -88,13 +90,12 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
         trust = _trust(stability(source, picked.k, lam=picked.lam, **_options(question)))
         say(trust.words)
     asked = {name: value for name, value in asdict(question).items() if value not in (None, (), False)}
-    return make_result(
-        source,
-        picked,
-        provenance={**provenance, "asked": asked},
-        tuning=None if tuned is None else _tuning(tuned),
-        trust=trust,
-    )
+    shown: dict[str, Any] = {"provenance": {**provenance, "asked": asked}, "trust": trust}
+    shown["tuning"] = None if tuned is None else _tuning(tuned)
+    if not isinstance(source, PlacedMoments):
+        return make_result(source, picked, **shown)
+    need = needs.select_need(source.n, picked.k, bound=True)
+    return ask(make_result, source, picked, need=need, where=None, **shown)
 
 
 def _sensible(source: Moments | Rows, question: Question, say: Say) -> Question:
