@@ -310,6 +310,15 @@ def test_archives_are_written_and_loaded_by_workers(client, stored, local, tmp_p
         same_bits(moments, local)
 
 
+def test_an_archive_outlives_the_cluster(cluster, stored, local, tmp_path):
+    with Client(cluster):
+        moments = rg.scan(stored, folds=3, groups=12, archive=tmp_path / "moments.zarr")
+    assert np.array_equal(rg.select(moments, K).loss, rg.select(local, K).loss)
+    same_bits(moments, local)
+    with pytest.raises(ConnectionError, match="no longer answers"):
+        rg.select(moments, K, where="worker")
+
+
 def test_an_archive_that_only_the_client_sees(client, stored, local, tmp_path, monkeypatch):
     def blind(*args):
         raise FileNotFoundError("not here")

@@ -74,6 +74,7 @@ class Shelf:
 
     client: Client
     future: Future[Any]  # of (Moments, spans that were read)
+    archive: tuple[Folder, archives.Record] | None = None  # that has them too
 
     def holders(self) -> list[str]:
         """Return the workers that have the moments; if none has, they are computed again first."""
@@ -89,11 +90,28 @@ class Shelf:
 
     def check_open(self) -> None:
         """Refuse to wait for a cluster that is gone."""
-        if self.client.status != "running" or self.future.status == "cancelled":
+        if not self.is_open:
             raise _lost()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the cluster can be asked."""
+        return self.client.status == "running" and self.future.status != "cancelled"
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether only the archive is left."""
+        return not self.is_open and self.archive is not None
+
+    @cached_property
+    def archived(self) -> Moments | None:
+        """What the archive has, for when the cluster is gone."""
+        return None if self.archive is None else _read(*self.archive)[0]
 
     def fetch(self, path: Path, name: str, n: int) -> Array:
         """Bring an array of the moments, or of a part of them, to this process."""
+        if self.is_archive and self.archived is not None:
+            return getattr(part_of(self.archived, path), name)
         arrays = [self._block(path, name, start, stop) for start, stop in blocks(name, n)]
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
@@ -253,7 +271,7 @@ def loaded(client: Client | None, folder: Folder) -> Moments:
     future = client.submit(_read, folder, record, key=f"rgcss-moments-{token}")
     head = client.submit(describe, future, key=f"rgcss-head-{token}")
     try:
-        return PlacedMoments.on(Shelf(client, future), head.result()[0])
+        return PlacedMoments.on(Shelf(client, future, (folder, record)), head.result()[0])
     except FileNotFoundError:
         return archives.read(folder)[0]
 

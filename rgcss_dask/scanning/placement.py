@@ -77,7 +77,7 @@ def ask(
     moments if the scheduler has too little memory.
     """
     check_where(where, moments)
-    if not isinstance(moments, PlacedMoments) or where == "client":
+    if not isinstance(moments, PlacedMoments) or where == "client" or (where is None and moments.shelf.is_archive):
         return function(moments, *args, **options)
     order = Order(function, args, options, need, str(moments.shelf.future.key), moments.path, moments.head)
     if where == "worker" or not _fits_scheduler(moments, need):

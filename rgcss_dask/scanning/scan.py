@@ -68,8 +68,8 @@ def scan(
 
     On a cluster the moments stay on the worker where they were made. What is returned then behaves as `Moments` and
     fetches an array when it is first used; `select` and the other functions work where the moments are (``where``).
-    Use it while the client is open, or keep an archive. A worker that is lost later costs another pass, with an archive
-    only its reading.
+    Use it while the client is open, or keep an archive: it is read when the cluster is gone. A worker that is lost
+    later costs another pass, with an archive only its reading.
 
     Parameters
     ----------
