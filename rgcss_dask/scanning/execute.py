@@ -82,6 +82,7 @@ class ThreadReport:
 
 def run_on_threads(graph: Graph, key: str, report: ThreadReport, threads: int) -> Any:
     """Compute a key of the graph in this process; no thread is left behind."""
+    few_malloc_arenas()
     with single_threaded_blas(), ThreadPoolExecutor(threads, "rgcss") as pool:
         try:
             return threaded.get(graph, key, pool=pool)
