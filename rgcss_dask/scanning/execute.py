@@ -12,7 +12,7 @@ import dask
 from dask import threaded
 from distributed import Client, Future, get_worker
 
-from rgcss_dask.core.threads import available_cpus, single_threaded_blas
+from rgcss_dask.core.threads import available_cpus, few_malloc_arenas, single_threaded_blas
 from rgcss_dask.scanning.budget import SHARE, default_budget
 from rgcss_dask.scanning.progress import Reporter
 
