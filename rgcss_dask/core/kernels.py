@@ -158,8 +158,8 @@ def update_scores(
     """Put a pick's vectors u and v into the factors, and bring eta, rho and both diagonals up to date for it.
 
     ``t`` counts the picks before it, rounded up as in `residual_column`; ``Gx`` and ``Gy`` are G times the masked h
-    and r; ``own[j]`` is r_j[w_j]; ``dropped`` is 1 if the picked column no longer counts in the sums, else 0; ``dots`` and
-    ``squares`` are those of `residual_column`. All in one reading of the factors.
+    and r; ``own[j]`` is r_j[w_j]; ``dropped`` is 1 if the picked column no longer counts in the sums, else 0;
+    ``dots`` and ``squares`` are those of `residual_column`. All in one reading of the factors.
     """
     hh, hr = squares[0], squares[1]
     p, q = alpha[:t] * dots[0, :t], alpha[:t] * dots[1, :t]
