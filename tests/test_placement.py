@@ -12,6 +12,7 @@ import time
 import tracemalloc
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import psutil
@@ -28,6 +29,8 @@ from rgcss_dask.scanning.handle import PlacedMoments, Shelf
 
 ROWS, COLUMNS, K = 6_000, 30, 8
 SIDES = ("client", "scheduler", "worker")
+# Any port for the scheduler's pages: another cluster on this machine may have the usual one.
+NO_PAGES = {"dashboard_address": None, "scheduler_kwargs": {"dashboard_address": "127.0.0.1:0"}}
 PLACES = ("scheduler", "worker", "client")
 
 
@@ -51,7 +54,7 @@ def local(stored):
 @pytest.fixture(scope="module")
 def cluster():
     """Scheduler and workers in this process, so that what they are given can be looked at."""
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=False, **NO_PAGES) as cluster:
         yield cluster
 
 
@@ -255,19 +258,24 @@ def test_too_little_memory_on_the_worker_is_refused(placed, monkeypatch):
         rg.select(placed, K, where="worker")
 
 
-def test_bytes_planned_are_bytes_used():
-    n, k = 600, 40
-    rng = np.random.default_rng(0)
-    for block in (rng.standard_normal((700, n)), rng.integers(0, 255, (700, n), dtype=np.uint8)):
-        moments = Moments.of(block)
-        rg.select(moments, 2)
-        for options in ({"bound": True}, {"lam": [1.0, 2.0, 3.0]}, {"center": True, "scale": "std"}):
-            tracemalloc.start()
-            rg.select(moments, k, **options)
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-            need = needs.select_need(n, k, np.size(options.get("lam", 1.0)), bound="bound" in options)
-            assert peak <= need.work, options
+@pytest.mark.parametrize("dtype", [np.float64, np.uint8])
+def test_bytes_planned_are_bytes_used(dtype):
+    n, k, how = 400, 30, {"center": True, "scale": "std"}
+    parts = tuple(Moments.of((100 + 9 * rows_like_factors(150, n, seed)).astype(dtype)) for seed in range(5))
+    moments = replace(reduce(Moments.merge, parts), folds=parts, groups=parts)
+    picked = rg.select(moments, k)
+    for question, need in (
+        (lambda: rg.select(moments, k, bound=True), needs.select_need(n, k, bound=True)),
+        (lambda: rg.select(moments, k, lam=[1.0, 2.0, 3.0], **how), needs.select_need(n, k, 3)),
+        (lambda: rg.cross_validate(moments, k, lams=[1.0, 9.0], **how), needs.tune_need(n, k, 2, 5)),
+        (lambda: rg.refine(picked, moments), needs.refine_need(n, k)),
+        (lambda: rg.stability(moments, k, resamples=6, **how), needs.stability_need(n, k, 5, None)),
+    ):
+        tracemalloc.start()
+        question()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak <= need.work
 
 
 def test_moments_are_forgotten_with_the_last_handle(client, stored):
@@ -458,7 +466,7 @@ def certificates(folder):
 @pytest.mark.integration
 def test_over_tls(stored, local, fetched, tmp_path):
     security = certificates(tmp_path)
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "protocol": "tls://"}
+    options = {"n_workers": 2, "threads_per_worker": 1, "protocol": "tls://", **NO_PAGES}
     with LocalCluster(**options, security=security) as cluster, Client(cluster, security=security):
         moments = rg.scan(stored, folds=3, groups=12)
         for where in ("scheduler", "worker"):
