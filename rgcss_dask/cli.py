@@ -174,7 +174,7 @@ def _cluster(scheduler: str | None, scheduler_file: str | None, workers: int | N
         with client:
             yield
     else:
-        local = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)  # type: ignore[no-untyped-call]
+        local = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address="127.0.0.1:0")  # type: ignore[no-untyped-call]
         with local, Client(local):  # type: ignore[no-untyped-call]
             yield
 

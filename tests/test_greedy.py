@@ -383,3 +383,14 @@ def test_bad_factors(block, message):
 def test_bad_stopping_rules(rule, message):
     with pytest.raises(ValueError, match=message):
         Stop(**rule)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_rounding_is_never_picked_once_the_rank_is_used_up(objective):
+    """Picks that depend on each other magnify the rounding of a Gram; what it leaves must not pass for a column."""
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        A = rng.standard_normal((14, 5)) @ rng.standard_normal((5, 8))
+        picked = quiet_select(A.T @ A, 8, lam=0.0, objective=objective)
+        assert picked.k == 5, seed
+        assert np.all(np.abs(picked.loss[-1]) <= 1e-12 * picked.start), seed

@@ -88,7 +88,7 @@ def test_killed_workers(data, tmp_path):
     path, wanted = data
     log, rng, kills = tmp_path / "log", random.Random(2), []
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as client,
     ):
 
@@ -116,7 +116,7 @@ def test_killed_workers_without_an_archive(data, tmp_path):
     path, wanted = data
     log = tmp_path / "log"
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as client,
     ):
         pid = next(iter(client.run(os.getpid).values()))

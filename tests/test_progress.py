@@ -31,7 +31,7 @@ def test_a_callback_sees_rows_grow_to_the_end(stored):
 def test_a_callback_on_a_cluster(stored):
     states = []
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster),
     ):
         scan(stored, progress=states.append)

@@ -50,7 +50,7 @@ def stores(digits, floats, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster():
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster:
         yield cluster
 
 
@@ -88,7 +88,7 @@ def test_the_same_bits_on_threads_and_clusters(stores):
         {"n_workers": 4, "threads_per_worker": 1},
         {"n_workers": 1, "threads_per_worker": 3, "processes": False},
     ):
-        with LocalCluster(**options, dashboard_address=None) as cluster, Client(cluster):
+        with LocalCluster(**options, dashboard_address="127.0.0.1:0") as cluster, Client(cluster):
             check(each_kind())
 
 

@@ -157,7 +157,7 @@ def optional(name: str):
 
 def on_cluster(path: str, repeats: int) -> None:
     ratios = []
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster:
         for _ in range(repeats):
             began = time.perf_counter()
             rg.scan(path)

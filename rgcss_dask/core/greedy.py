@@ -139,6 +139,7 @@ def _walk(base: Base, paths: list[_Path], workers: Workers) -> None:
         if moving:
             products = base.multiply(np.concatenate([path.masked for path in moving]), workers)
             workers.map(_Path.update, ((path, products[2 * i : 2 * i + 2]) for i, path in enumerate(moving)))
+            workers.map(_Path.settle, ((path, workers) for path in moving))
         running = [path for path in running if not path.finished()]
 
 
@@ -204,6 +205,7 @@ class _Path:
         self._losses: list[float] = []
         self._loss = self._start = self._refreshed_at = float(base.diagonal.sum())
         self._refreshes = 0
+        self._fresh = True  # no pick since the sums were computed from G
         self._end = False
 
     def begin(self, sums: Sums) -> None:
@@ -212,11 +214,8 @@ class _Path:
 
     def pick(self, workers: Workers) -> bool:
         """Choose the next column and find its column of H and R; False when none is left to choose."""
-        fresh = self._loss < _REFRESH_SHARE * self._refreshed_at
-        if fresh:
-            self.refresh(workers)
         w = self._choose()
-        if w is not None and self._look(w) and not fresh and not self._trusted(w):
+        if w is not None and self._look(w) and not self._fresh and not self._trusted(w):
             self.refresh(workers)
             w = self._choose()
             if w is not None:
@@ -322,6 +321,13 @@ class _Path:
             sums.diag_r,
         )
         self._past = -(-len(self._columns) // _LANES) * _LANES
+        self._fresh = False
+
+    def settle(self, workers: Workers) -> None:
+        """Refresh when the loss has fallen so far that the tracked one has lost digits."""
+        if self._loss < _REFRESH_SHARE * self._refreshed_at:
+            self.refresh(workers)
+            self._losses[-1] = self._loss
 
     def refresh(self, workers: Workers) -> None:
         """Recompute the sums and the loss from G and the picks; the recurrences lose digits, G does not."""
@@ -333,8 +339,13 @@ class _Path:
         L = np.tril(Y[:, picks].T, -1) + np.diag(np.sqrt(self._alpha[:t]))
         W = scipy.linalg.solve_triangular(L, Y, lower=True, trans=1) if t else Y
         self._sums = self._base.sums(picks, Y, W, self._lam, self._mask, workers)
-        np.maximum(self._sums.diag_r, 0.0, out=self._sums.diag_r)
+        # Rounding in G reaches H and R magnified by the weights: below that nothing can be told from it.
+        roots = np.sqrt(self._base.diagonal)
+        rounding = EPS * (roots + np.abs(W).T @ roots[picks]) ** 2
+        self._floor = np.maximum(self._floor, rounding)
+        self._sums.diag_r[self._sums.diag_r <= rounding] = 0.0
         self._loss = float(self._sums.diag_r @ self._mask)
+        self._fresh = True
         self._refreshed_at = self._loss
         self._refreshes += 1
 

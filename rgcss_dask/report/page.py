@@ -28,7 +28,7 @@ SHOWN = 1500  # points of original against reconstructed values
 
 def page(result: Result, layout: Layout | None, samples: Samples | None) -> str:
     """Return the whole file."""
-    style, script = (files("rgcss_dask").joinpath(f"report.{kind}").read_text("utf-8") for kind in ("css", "js"))
+    style, script = (files("rgcss_dask.report").joinpath(f"report.{kind}").read_text("utf-8") for kind in ("css", "js"))
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # Should a name ever slip through unescaped, the browser still runs no script but this one.
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'"
