@@ -304,8 +304,8 @@ def test_without_matplotlib_the_error_names_the_extra(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("page", "figures"):
-        monkeypatch.delitem(sys.modules, f"rgcss_dask.{name}", raising=False)
-        monkeypatch.delattr(rgcss_dask, name, raising=False)
+        monkeypatch.delitem(sys.modules, f"rgcss_dask.report.{name}", raising=False)
+        monkeypatch.delattr(rgcss_dask.report, name, raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=re.escape("rgcss-dask[report]")):
         write_report(result_of(), tmp_path / "report.html")
