@@ -275,3 +275,25 @@ def test_a_full_disk_is_an_error_and_leaves_nothing_that_passes_for_whole(tmp_pa
         assert not (small / "r.json").exists()
     finally:
         subprocess.run(["umount", small], check=True)
+
+
+@pytest.mark.integration
+def test_a_read_only_target_is_an_error_in_one_line(folder, tmp_path):
+    sealed = tmp_path / "sealed"
+    sealed.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", sealed], check=False).returncode != 0:
+        pytest.skip("needs the right to mount a read-only tmpfs")
+    try:
+        for command in (
+            ["convert", "a.npy", sealed / "a.zarr"],
+            ["scan", "a.zarr", "-o", sealed / "m.zarr"],
+            ["select", "m.zarr", "-k", 2, "--lam", 1, "-o", sealed / "r.json"],
+            ["merge", "m.zarr", "m.zarr", "-o", sealed / "m.zarr"],
+            ["apply", "r.json", "a.zarr", "-o", sealed / "x.zarr"],
+            ["report", "r.json", "-o", sealed / "r.html"],
+        ):
+            done = rgcss(*command, code=1, cwd=folder)
+            assert "Read-only file system" in done.stderr, done.stderr
+            assert done.stderr.strip().splitlines()[-1].startswith("error: ")
+    finally:
+        subprocess.run(["umount", sealed], check=True)
