@@ -16,9 +16,9 @@ from rgcss_dask.report import write_report
 from rgcss_dask.scanning.scan import OtherPassError, scan
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.storage.archive import folder_of
-from rgcss_dask.storage.files import Folder, is_url
+from rgcss_dask.storage.files import is_url, place_of
 from rgcss_dask.storage.result import load_result, save_result
-from rgcss_dask.workflow import Question, answer, open_moments
+from rgcss_dask.workflow import Question, answer, provenance_of
 
 Say = Callable[[str], None]
 
@@ -162,7 +162,7 @@ def _work(job: Job, fingerprint: str) -> str:
     except OtherPassError:  # the archive or its options changed since; these moments are the batch's own to replace
         folder_of(job.moments).remove()
         moments = scan(job.data, archive=job.moments, progress=False, **options)
-    _, provenance = open_moments(job.moments)
+    provenance = provenance_of(job.moments)
     result = answer(moments, question, {**provenance, "job": fingerprint}, say=lambda message: None)
     if job.report is not None:
         shape = job.options.get("image_shape")
@@ -190,8 +190,8 @@ def _summary_name(only: str | None) -> str:
 
 
 def _write_summary(path: str, content: dict[str, Any]) -> None:
-    folder, _, name = (path if is_url(path) else str(Path(path).absolute())).rpartition("/")
-    Folder(folder).write(name, json.dumps(content, indent=1).encode())
+    folder, name = place_of(path)
+    folder.write(name, json.dumps(content, indent=1).encode())
 
 
 def table(content: dict[str, Any]) -> str:

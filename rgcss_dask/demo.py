@@ -16,7 +16,7 @@ from rgcss_dask.scanning.scan import scan
 from rgcss_dask.storage.apply import write_reduced
 from rgcss_dask.storage.result import save_result
 from rgcss_dask.storage.writer import write_matrix
-from rgcss_dask.workflow import Question, answer, open_moments
+from rgcss_dask.workflow import Question, answer, provenance_of
 
 Say = Callable[[str], None]
 
@@ -36,7 +36,7 @@ def run_demo(folder: Path, *, rows: int, k: int, say: Say = print) -> dict[str, 
     moments = scan(str(data), folds=FOLDS, groups=GROUPS, archive=moments_path)
     say(f"Everything from here on needs only these {size(moments.product.nbytes)} of moments, not the rows.")
     question = Question(k=k, center=True)
-    _, provenance = open_moments(str(moments_path))
+    provenance = provenance_of(str(moments_path))
     result = answer(moments, question, provenance, say)
     save_result(result, folder / "result.json")
     reduced = folder / f"picked-{rows}-{k}.zarr"

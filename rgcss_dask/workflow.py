@@ -49,7 +49,7 @@ def open_moments(
     folder = archives.folder_of(address, options.get("storage_options"))
     if is_archive(address, options.get("storage_options")):
         moments, record = archives.read(folder)
-        return moments, {"moments": folder.address, **record.source, "history": record.history}
+        return moments, _provenance(folder.address, record)
     source = open_source(address, storage_options=options.get("storage_options"))
     provenance = {"address": source.address, "shape": list(source.shape), "dtype": str(source.dtype)}
     budget = default_budget() if memory is None else parse_memory(memory)
@@ -59,6 +59,16 @@ def open_moments(
         return Rows.of(source.read(0, m), names=source.names), provenance
     say(f"{address} holds rows, not moments; reading it once. `rgcss scan` keeps what is found for the next time.")
     return scan(source, folds=folds or None, memory=memory, **options), provenance
+
+
+def provenance_of(address: str) -> dict[str, Any]:
+    """Say where the moments of an archive came from, without reading them."""
+    folder = archives.folder_of(address)
+    return _provenance(folder.address, archives.require(folder))
+
+
+def _provenance(address: str, record: archives.Record) -> dict[str, Any]:
+    return {"moments": address, **record.source, "history": record.history}
 
 
 def is_archive(address: str, storage_options: dict[str, Any] | None = None) -> bool:

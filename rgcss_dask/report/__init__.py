@@ -7,7 +7,8 @@ from typing import Any
 
 from rgcss_dask.report.layout import Layout, grid_layout, image_layout
 from rgcss_dask.report.samples import sample
-from rgcss_dask.storage.result import Result, _place
+from rgcss_dask.storage.files import place_of
+from rgcss_dask.storage.result import Result
 
 SAMPLES = 6  # rows shown beside their reconstruction
 
@@ -49,7 +50,7 @@ def write_report(
     layout = _layout(result, image_shape, grid)
     samples = None if rows is None else sample(result, rows, SAMPLES)
     content = page.page(result, layout, samples)
-    folder, name = _place(path)
+    folder, name = place_of(path)
     folder.write(name, content.encode("utf-8", "replace"))
 
 

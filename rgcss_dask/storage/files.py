@@ -118,3 +118,10 @@ class Folder:
             fs.rm(path, recursive=True)
         except FileNotFoundError:
             pass  # another process of the same pass was first
+
+
+def place_of(path: str | Path) -> tuple[Folder, str]:
+    """Split the address of a file into its folder and its name."""
+    address = str(path) if is_url(str(path)) else str(Path(path).expanduser().absolute())
+    parent, _, name = address.rpartition("/")
+    return Folder(parent or "/"), name

@@ -19,7 +19,7 @@ from rgcss_dask.core.gram import Base, Factor, Gram
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.wide import Rows
-from rgcss_dask.storage.files import Folder, is_url
+from rgcss_dask.storage.files import place_of
 
 Array = NDArray[np.float64]
 
@@ -154,13 +154,13 @@ def save_result(result: Result, path: str | Path) -> None:
     """Write a result as JSON, in one step: a reader finds the old file or the new one."""
     content = {"kind": KIND, "format": FORMAT, **_encoded(asdict(result))}
     content["sentence"] = result.sentence
-    folder, name = _place(path)
+    folder, name = place_of(path)
     folder.write(name, json.dumps(content, indent=1).encode())
 
 
 def load_result(path: str | Path) -> Result:
     """Read a result; a file that is something else, or damaged, is an error that says so."""
-    folder, name = _place(path)
+    folder, name = place_of(path)
     text = folder.read(name)
     if text is None:
         raise FileNotFoundError(f"there is no result at {path}. Make one with `rgcss select ... -o {path}`.")
@@ -186,12 +186,6 @@ def _result(content: dict[str, Any]) -> Result:
 def _tupled(content: dict[str, Any]) -> dict[str, Any]:
     names = content["names"]
     return {**content, "names": None if names is None else tuple(names)}
-
-
-def _place(path: str | Path) -> tuple[Folder, str]:
-    address = str(path) if is_url(str(path)) else str(Path(path).expanduser().absolute())
-    parent, _, name = address.rpartition("/")
-    return Folder(parent or "/"), name
 
 
 def _encoded(value: Any) -> Any:
