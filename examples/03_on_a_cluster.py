@@ -29,7 +29,7 @@ def main(rows: int = 400_000, address: str | None = None) -> None:
         data = Path(folder, "data.zarr")  # on a real cluster: a shared folder, or s3://...
         make_archive(data, rows)
         here = rg.scan(data)
-        options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+        options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
         with Client(address) if address else Client(**options) as client:  # type: ignore[no-untyped-call]
             workers = len(client.scheduler_info()["workers"])
             there = rg.scan(data)  # the workers read the archive; the moments stay on one of them

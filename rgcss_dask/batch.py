@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import time
@@ -13,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from rgcss_dask.report import write_report
+from rgcss_dask.scanning.budget import parse_memory
+from rgcss_dask.scanning.presence import NoWorkersError
 from rgcss_dask.scanning.scan import OtherPassError, scan
-from rgcss_dask.sources.opening import open_source
+from rgcss_dask.sources.base import Reading
+from rgcss_dask.sources.opening import matches, open_source
 from rgcss_dask.storage.archive import folder_of
 from rgcss_dask.storage.files import is_url, place_of
 from rgcss_dask.storage.result import load_result, save_result
@@ -48,20 +50,27 @@ class Job:
 
 
 def run_batch(
-    jobs: str | Path, *, only: str | None = None, summary: str | None = None, say: Say = print
+    jobs: str | Path,
+    *,
+    only: str | None = None,
+    memory: int | float | str | None = None,
+    summary: str | None = None,
+    say: Say = print,
 ) -> dict[str, Any]:
     """Do the jobs of a TOML file and return, and write, a summary of them.
 
     The file has a table ``[defaults]`` and tables ``[[jobs]]``; a job's own options come before the defaults.
     ``data`` is an archive or a pattern; ``moments``, ``result`` and ``report`` say where to write, with {stem} for the
-    archive's name; the other options are those of `scan` and of `workflow.Question`.
+    archive's name; the other options are those of `scan` and of `workflow.Question`. ``memory`` is for the jobs that
+    say nothing of it: how much there is belongs to the machine, so it is no reason to do a finished job again.
     """
+    budget = None if memory is None else parse_memory(memory)
     path = Path(jobs)
     every = read_jobs(path)
     share = _share(only, len(every))
     done = []
     for number in share:
-        state = _run(every[number])
+        state = _run(every[number], budget)
         done.append({"number": number + 1, **state})
         say(f"{number + 1}/{len(every)} {state['status']:8s} {state['data']}: {state['words']}")
     content = {"file": str(path), "only": only, "jobs": done}
@@ -106,9 +115,7 @@ def _check_names(path: Path, content: dict[str, Any], tables: list[dict[str, Any
 def _jobs(table: dict[str, Any], folder: Path) -> list[Job]:
     pattern = str(table.pop("data"))
     where = pattern if is_url(pattern) else str(folder / pattern)
-    found = sorted(glob.glob(where)) if "*" in pattern and not is_url(pattern) else [where]
-    if not found:
-        raise FileNotFoundError(f"no archive matches {where}.")
+    found = matches(where, Reading()) if "*" in pattern else [where]
     options = {name: value for name, value in table.items() if name not in OUT}
     return [Job(data, options, *_places(data, table, folder)) for data in found]
 
@@ -128,7 +135,7 @@ def _places(data: str, table: dict[str, Any], folder: Path) -> tuple[str, str, s
     )
 
 
-def _run(job: Job) -> dict[str, Any]:
+def _run(job: Job, memory: int | None) -> dict[str, Any]:
     """Do one job; whatever goes wrong becomes its reason."""
     began = time.perf_counter()
     state = {"data": job.data, "result": job.result, "report": job.report}
@@ -136,7 +143,9 @@ def _run(job: Job) -> dict[str, Any]:
         fingerprint = job.fingerprint
         status, words = "kept", _done_before(job, fingerprint)
         if words is None:
-            status, words = "done", _work(job, fingerprint)
+            status, words = "done", _work(job, fingerprint, memory)
+    except NoWorkersError:  # no other job would fare better, and each would wait as long
+        raise
     except Exception as error:
         status, words = "failed", " ".join(str(error).split()) or type(error).__name__
     return {**state, "status": status, "words": words, "seconds": round(time.perf_counter() - began, 3)}
@@ -147,16 +156,22 @@ def _done_before(job: Job, fingerprint: str) -> str | None:
         result = load_result(job.result)
     except (OSError, ValueError):
         return None
-    missing_report = job.report is not None and not is_url(job.report) and not Path(job.report).exists()
-    return None if missing_report or result.provenance.get("job") != fingerprint else result.sentence
+    return None if _missing(job.report) or result.provenance.get("job") != fingerprint else result.sentence
 
 
-def _work(job: Job, fingerprint: str) -> str:
+def _missing(report: str | None) -> bool:
+    if report is None:
+        return False
+    folder, name = place_of(report)
+    return not folder.exists(name)
+
+
+def _work(job: Job, fingerprint: str, memory: int | None) -> str:
     for place in (job.moments, job.result, job.report):
         if place is not None and not is_url(place):
             Path(place).parent.mkdir(parents=True, exist_ok=True)
     question = Question(**{name: _hashable(job.options[name]) for name in ASK if name in job.options})
-    options = {name: job.options[name] for name in SCAN if name in job.options}
+    options = {"memory": memory} | {name: job.options[name] for name in SCAN if name in job.options}
     try:
         moments = scan(job.data, archive=job.moments, progress=False, **options)
     except OtherPassError:  # the archive or its options changed since; these moments are the batch's own to replace

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Any
 import click
 
 from rgcss_dask import __version__
+from rgcss_dask.options import ImageShape, Lambda, cluster_options, json_option, memory_option, question_options
 
 # Imports of the package stand in the commands: `rgcss --help` must not wait for Dask and scikit-learn.
 
@@ -22,6 +26,14 @@ EXPECTED = (ValueError, TypeError, OSError, MemoryError, ImportError, RuntimeErr
 def main() -> None:
     """Run a command; exit with 0 when done, 1 for a known error in one line, 2 for wrong usage, 130 for Ctrl-C."""
     debug = "--debug" in sys.argv
+    # What is done is done: Ctrl-C while Python puts itself away must not end in death by a signal.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *place, **more: say(f"warning: {' '.join(str(message).split())}")
+        _run(debug)
+
+
+def _run(debug: bool) -> None:
     try:
         code = cli.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -71,112 +83,16 @@ def cli(debug: bool) -> None:
     """
 
 
-class Names(click.ParamType[Any]):
-    """Columns by index or name, with commas between them."""
-
-    name = "columns"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
-        """Split at commas; whole numbers are indices."""
-        if isinstance(value, tuple):
-            return value
-        parts = [part.strip() for part in str(value).split(",") if part.strip()]
-        return tuple(int(part) if part.lstrip("-").isdigit() else part for part in parts)
-
-
-class Scale(click.ParamType[Any]):
-    """A number, or std."""
-
-    name = "std|NUMBER"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
-        """Take std as it is and the rest as a number."""
-        try:
-            return "std" if value == "std" else float(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither 'std' nor a number.", param, ctx)
-
-
-class Lambda(click.ParamType[Any]):
-    """One number, several with commas, or cv."""
-
-    name = "NUMBER|LIST|cv"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> str | tuple[float, ...]:
-        """Take cv as it is and the rest as numbers."""
-        if not isinstance(value, str) or value == "cv":
-            return value
-        try:
-            return tuple(float(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is neither 'cv' nor numbers with commas between them.", param, ctx)
-
-
-class ImageShape(click.ParamType[Any]):
-    """Height and width, such as 28x28."""
-
-    name = "HxW"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
-        """Split at the x."""
-        parts = str(value).lower().split("x")
-        if len(parts) != 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
-            self.fail(f"{value!r} is not of the form 28x28.", param, ctx)
-        return int(parts[0]), int(parts[1])
-
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def _together(*options: Decorator) -> Decorator:
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
-memory_option = click.option("--memory", metavar="SIZE", help="Most memory to use in a process, such as 2GiB.")
-cluster_options = _together(
-    click.option("--scheduler", metavar="ADDRESS", help="Work on the Dask cluster at this address."),
-    click.option("--scheduler-file", type=click.Path(), help="Work on the Dask cluster described in this file."),
-    click.option("--workers", type=click.IntRange(1), help="Start so many local worker processes for this command."),
-)
-question_options = _together(
-    click.option("--objective", type=click.Choice(["unselected", "all"]), default="unselected", show_default=True),
-    click.option("--center", is_flag=True, help="Subtract the column means first."),
-    click.option("--scale", type=Scale(), help="Divide by standard deviations, or by a number, first."),
-    click.option("--include", type=Names(), default=(), help="Columns to take first, by index or name."),
-    click.option("--exclude", type=Names(), default=(), help="Columns never to take."),
-    click.option("--refine", is_flag=True, help="Exchange picked columns while that lowers the loss."),
-)
-
-
 @contextmanager
-def _cluster(scheduler: str | None, scheduler_file: str | None, workers: int | None) -> Iterator[None]:
+def _connected(cluster: dict[str, Any]) -> Iterator[None]:
     """Make a Dask client current while the command runs, if one is asked for."""
-    given = [x for x in (scheduler, scheduler_file, workers) if x is not None]
-    if len(given) > 1:
-        raise click.UsageError("give one of --scheduler, --scheduler-file and --workers.")
-    if not given:
+    if all(value is None for value in cluster.values()):
         yield
         return
-    from distributed import Client, LocalCluster
+    from rgcss_dask.connection import Cluster, connected
 
-    if workers is None:
-        try:
-            client = Client(scheduler, scheduler_file=scheduler_file, timeout="20s")  # type: ignore[no-untyped-call]
-        except OSError as error:
-            where = scheduler or scheduler_file
-            raise OSError(f"no Dask scheduler answers at {where} ({error}). Is it running, and reachable?") from None
-        with client:
-            yield
-    else:
-        local = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address="127.0.0.1:0")  # type: ignore[no-untyped-call]
-        with local, Client(local):  # type: ignore[no-untyped-call]
-            yield
+    with connected(Cluster(**cluster), say):
+        yield
 
 
 @cli.command()
@@ -238,9 +154,7 @@ def scan(
     precision: str,
     seed: int,
     memory: str | None,
-    scheduler: str | None,
-    scheduler_file: str | None,
-    workers: int | None,
+    cluster: dict[str, Any],
     as_json: bool,
 ) -> None:
     """Read a matrix once and keep its moments.
@@ -253,7 +167,7 @@ def scan(
 
     if append and (folds is not None or groups is not None):
         raise click.UsageError("--append goes by the folds of the archive; leave out --folds and --groups.")
-    with _cluster(scheduler, scheduler_file, workers):
+    with _connected(cluster):
         if append:
             moments = grow.append(output, data, memory=memory)
         else:
@@ -282,9 +196,7 @@ def select(
     folds: int,
     output: str | None,
     memory: str | None,
-    scheduler: str | None,
-    scheduler_file: str | None,
-    workers: int | None,
+    cluster: dict[str, Any],
     as_json: bool,
     **asked: Any,
 ) -> None:
@@ -299,7 +211,7 @@ def select(
         folds = 5
     lams: list[Any] = [lam] if lam is None or isinstance(lam, str) else list(lam)
     questions = [Question(k=k, lam=one, **asked) for one in lams]
-    with _cluster(scheduler, scheduler_file, workers):
+    with _connected(cluster):
         _answer(data, questions, output, as_json=as_json, folds=folds, memory=memory)
 
 
@@ -310,6 +222,8 @@ def select(
 @click.option("--one-se", is_flag=True, help="The smallest model within a standard error of the best.")
 @question_options
 @click.option("-o", "--output", help="Write the result as JSON, for `rgcss report` and `rgcss apply`.")
+@memory_option
+@cluster_options
 @json_option
 def tune(
     data: str,
@@ -317,6 +231,8 @@ def tune(
     lams: tuple[float, ...] | str | None,
     one_se: bool,
     output: str | None,
+    memory: str | None,
+    cluster: dict[str, Any],
     as_json: bool,
     **asked: Any,
 ) -> None:
@@ -329,7 +245,8 @@ def tune(
     if isinstance(lams, str):
         raise click.UsageError("--lams takes numbers with commas between them; cross-validation is what tune does.")
     question = Question(k=k, lam="cv", lams=lams, choose_k=True, one_se=one_se, **asked)
-    _answer(data, [question], output, as_json=as_json, folds=5, memory=None)
+    with _connected(cluster):
+        _answer(data, [question], output, as_json=as_json, folds=5, memory=memory)
 
 
 def _answer(
@@ -345,7 +262,8 @@ def _answer(
         path = output
         if output is not None and path is not None:
             if len(questions) > 1:
-                path = str(Path(output).with_suffix("")) + f"-{question.lam:g}" + Path(output).suffix
+                suffix = Path(output).suffix
+                path = f"{output.removesuffix(suffix)}-{question.lam:g}{suffix}"
             save_result(result, path)
         contents.append(_summary(result, path))
         if not as_json:
@@ -455,15 +373,15 @@ def apply(result: str, data: str, output: str, reconstruct: bool, missing: str, 
 @click.argument("jobs", type=click.Path())
 @click.option("--only", metavar="I/N", help="Do the I-th of N equal shares of the jobs, counted from 1.")
 @click.option("--summary", help="Where to write the summary (default: summary.json beside JOBS).")
+@memory_option
 @cluster_options
 @json_option
 def batch(
     jobs: str,
     only: str | None,
     summary: str | None,
-    scheduler: str | None,
-    scheduler_file: str | None,
-    workers: int | None,
+    memory: str | None,
+    cluster: dict[str, Any],
     as_json: bool,
 ) -> int:
     """Do many archives, each with its options; a rerun does what is missing or failed.
@@ -472,8 +390,8 @@ def batch(
     """
     from rgcss_dask.batch import run_batch, table
 
-    with _cluster(scheduler, scheduler_file, workers):
-        done = run_batch(jobs, only=only, summary=summary, say=say)
+    with _connected(cluster):
+        done = run_batch(jobs, only=only, memory=memory, summary=summary, say=say)
     _print(done, table(done), as_json=as_json)
     return 1 if any(job["status"] == "failed" for job in done["jobs"]) else 0
 

@@ -17,8 +17,9 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.accumulate import checked_weights
 from rgcss_dask.core.gram import Factor
-from rgcss_dask.core.moments import Moments, checked_weights
+from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.parts import Parts
 from rgcss_dask.core.plan import Options
 from rgcss_dask.core.rebuild import Rebuild, Take

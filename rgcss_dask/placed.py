@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeGuard, overload
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict, TypeGuard, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,22 +24,79 @@ from rgcss_dask.scanning.handle import PlacedMoments
 from rgcss_dask.scanning.placement import ask, check_where, recorded_warnings
 
 Array = NDArray[np.float64]
+Asking = TypeVar("Asking", bound=Callable[..., Any])
+
+
+class _Prepared(TypedDict, total=False):
+    """Options of every selection."""
+
+    objective: str
+    include: Columns
+    exclude: Columns
+    center: bool | ArrayLike
+    scale: float | str | ArrayLike | None
+
+
+class SelectOptions(_Prepared, total=False):
+    """Options of `select` besides lambda."""
+
+    stop: Stop | None
+    bound: bool
+
+
+class TuneOptions(_Prepared, total=False):
+    """Options of `cross_validate`."""
+
+    lams: float | Sequence[float] | NDArray[Any] | None
+    lam_per_row: float | Sequence[float] | NDArray[Any] | None
+    measure: str | None
+    one_se: bool
+    fixed_k: bool
+
+
+class StabilityOptions(_Prepared, total=False):
+    """Options of `stability`."""
+
+    lam: float
+    lam_per_row: float | None
+    resamples: int
+    seed: int
+    memory: int | None
+
+
+class RefineOptions(TypedDict, total=False):
+    """Options of `refine`."""
+
+    include: Columns
+    exclude: Columns
+    sweeps: int
+
+
+WHERE = """
+where : for moments that `scan` left on a cluster: ``"scheduler"`` (the default) brings what is needed from their
+    worker to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"``
+    fetches them. Other sources are worked on in this process."""
+
+
+def _described_by(core: Callable[..., Any]) -> Callable[[Asking], Asking]:
+    """Give a function the signature and the documentation of the one it asks, with ``where`` as the last option."""
+
+    def describe(asking: Asking) -> Asking:
+        given = inspect.signature(core)
+        where = inspect.signature(asking).parameters["where"]
+        before, heading, after = (inspect.getdoc(core) or "").partition("Parameters\n----------\n")
+        options, blank, rest = after.partition("\n\n")
+        described: Any = asking
+        described.__signature__ = given.replace(parameters=[*given.parameters.values(), where])
+        described.__doc__ = before + heading + options + WHERE + blank + rest
+        return asking
+
+    return describe
 
 
 @overload
 def select(
-    source: Source,
-    k: int,
-    *,
-    lam: float = 1.0,
-    objective: str = "unselected",
-    include: Columns = (),
-    exclude: Columns = (),
-    center: bool | ArrayLike = False,
-    scale: float | str | ArrayLike | None = None,
-    stop: Stop | None = None,
-    bound: bool = False,
-    where: str | None = None,
+    source: Source, k: int, *, lam: float = 1.0, where: str | None = None, **options: Unpack[SelectOptions]
 ) -> Selection: ...
 
 
@@ -48,204 +106,60 @@ def select(
     k: int,
     *,
     lam: Sequence[float] | NDArray[Any],
-    objective: str = "unselected",
-    include: Columns = (),
-    exclude: Columns = (),
-    center: bool | ArrayLike = False,
-    scale: float | str | ArrayLike | None = None,
-    stop: Stop | None = None,
-    bound: bool = False,
     where: str | None = None,
+    **options: Unpack[SelectOptions],
 ) -> list[Selection]: ...
 
 
+@_described_by(greedy.select)
 def select(
     source: Source,
     k: int,
     *,
     lam: float | Sequence[float] | NDArray[Any] = 1.0,
-    objective: str = "unselected",
-    include: Columns = (),
-    exclude: Columns = (),
-    center: bool | ArrayLike = False,
-    scale: float | str | ArrayLike | None = None,
-    stop: Stop | None = None,
-    bound: bool = False,
     where: str | None = None,
+    **options: Unpack[SelectOptions],
 ) -> Selection | list[Selection]:
-    """Pick k columns, each the one that lowers the regularised loss most.
-
-    With C the picked columns, the loss is the squared norm of A - C (C'C + lam I)^-1 C'A, over the columns not
-    picked (``objective="unselected"``) or over all of them (``"all"``). ``lam=0`` is plain greedy column subset
-    selection. Time O(k n^2): each pick reads the Gram once; memory one Gram and 2 k n numbers for each lambda.
-
-    Parameters
-    ----------
-    source : `Moments`, an n x n Gram, or `Factor` of a wide block.
-    k : how many columns, those in ``include`` counted.
-    lam : lambda on the prepared Gram, or several: all paths then share each read of the Gram.
-    include, exclude : columns (indices or names) taken first, in this order, and columns never taken. Excluded
-        columns still count in the loss.
-    center, scale : preparation of `Moments`, see `Moments.preparation`.
-    stop : end before k by loss or bound, see `Stop`.
-    bound : also compute the tight lower bound after each pick; one eigenvalue decomposition, O(n^3).
-    where : for moments that `scan` left on a cluster: ``"scheduler"`` (the default) brings what is needed from their
-        worker to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"``
-        fetches them. Other sources are worked on in this process.
-
-    Returns
-    -------
-    `Selection`, or a list of them when ``lam`` is a sequence.
-
-    Notes
-    -----
-    With M = I - C (C'C + lam I)^-1 C', H = A'MA and R = A'M^2 A, picking i lowers the loss by
-    2 rho_i / alpha_i - R_ii eta_i / alpha_i^2, where alpha_i = lam + H_ii, eta_i = sum_j H_ij^2 and
-    rho_i = sum_j H_ij R_ij. This is the paper's algorithm; as printed there it does not minimise the loss. Errata,
-    each checked against brute force: in step 3, x_i'x_i multiplies the whole bracket -2/alpha_i - x_ii/alpha_i^2; in
-    delta the last term is negative, and the third needs each pick's own (x~_ww - x_ww)/alpha_w^2 between W and
-    W'; the update of x~_ii uses x~_ww - x_ww (not x~_ii - x_ii) and -x_wi^2/alpha_w (not -x_wi/alpha_w); the
-    last term of the loss identity is divided by alpha_w^2.
-
-    Subtracting large numbers loses digits, so eta and rho are recomputed from G and the picks whenever the loss has
-    fallen far or a gain proves inexact; tracked and recomputed loss agree to 1e-9 of the loss plus 1e-12 of the
-    start.
-    """
-    prepared: dict[str, Any] = {"center": center, "scale": scale, "stop": stop, "bound": bound}
-    options = {"lam": lam, "objective": objective, "include": include, "exclude": exclude, **prepared}
+    """Ask `greedy.select`."""
     if not _is_placed(source, where):
-        return greedy.select(source, k, **options)
-    bounded = bound or (stop is not None and stop.bound is not None)
+        return greedy.select(source, k, lam=lam, **options)
+    stop = options.get("stop")
+    bounded = options.get("bound", False) or (stop is not None and stop.bound is not None)
     need = needs.select_need(source.n, _count(k, source.n), int(np.size(lam)), bound=bounded)
-    return ask(greedy.select, source, k, need=need, where=where, **options)
+    return ask(greedy.select, source, k, need=need, where=where, lam=lam, **options)
 
 
+@_described_by(tuning.cross_validate)
 def cross_validate(
-    moments: Moments,
-    k: int,
-    *,
-    lams: float | Sequence[float] | NDArray[Any] | None = None,
-    lam_per_row: float | Sequence[float] | NDArray[Any] | None = None,
-    objective: str = "unselected",
-    measure: str | None = None,
-    include: Columns = (),
-    exclude: Columns = (),
-    center: bool | ArrayLike = False,
-    scale: float | str | ArrayLike | None = None,
-    one_se: bool = False,
-    fixed_k: bool = False,
-    where: str | None = None,
+    moments: Moments, k: int, *, where: str | None = None, **options: Unpack[TuneOptions]
 ) -> CrossValidation:
-    """Choose lambda and the number of columns by the loss on rows that were not used to choose or to fit.
-
-    For each fold, columns and weights are learnt on the other folds, for all lambdas in step, and every prefix of the
-    picks is measured on the fold. Centring and scaling are learnt on the other folds too. Nothing but moments is
-    needed, so there is no further pass. Time O(folds k n^2 lambdas), memory some four Grams besides the moments.
-
-    Folds must differ from each other as new data will differ. Those of a pass are drawn row by row; where neighbouring
-    rows belong together (a time series, pictures of one person) they promise too much, and whole runs of rows are
-    better held out: ``cross_validate(dataclasses.replace(moments, folds=moments.groups), k)``.
-
-    Parameters
-    ----------
-    moments : moments with folds kept apart, ``scan(source, folds=5)``.
-    k : the most columns to pick.
-    lams : lambdas to try, the same number for the rows of K - 1 folds and for all rows, as the paper uses its 1.
-    lam_per_row : instead of ``lams``: lambda is this times the weight of the rows it is applied to. The Gram grows with
-        the rows, so lambda = 1 is a strong penalty at a thousand rows and none at a billion; a lambda per row
-        means the same at both. What was learnt on K - 1 folds then carries over to all rows with the same shrinkage.
-        Default: 13 values per row from the spectrum of the Gram (`grid.default_grid`); they are in the result.
-    objective : what the selection minimises, see `select`.
-    measure : the held-out loss that decides, over ``"all"`` columns (the paper's) or those ``"unselected"``; default
-        as ``objective``. Both are in the result.
-    include, exclude, center, scale : as in `select`.
-    one_se : choose the fewest columns, then the largest lambda, within one standard error of the smallest loss.
-    fixed_k : choose lambda for exactly k columns, instead of at most k.
-    where : for moments that `scan` left on a cluster: ``"scheduler"`` (the default) brings what is needed from their
-        worker to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"``
-        fetches them. Other sources are worked on in this process.
-    """
-    chosen: dict[str, Any] = {"measure": measure, "one_se": one_se, "fixed_k": fixed_k}
-    prepared = {"include": include, "exclude": exclude, "center": center, "scale": scale}
-    options = {"lams": lams, "lam_per_row": lam_per_row, "objective": objective, **chosen, **prepared}
+    """Ask `tuning.cross_validate`."""
     if not _is_placed(moments, where):
         return tuning.cross_validate(moments, k, **options)
-    grid = lams if lams is not None else lam_per_row
-    count = GRID if grid is None else int(np.size(grid))
+    given = [grid for grid in (options.get("lams"), options.get("lam_per_row")) if grid is not None]
+    count = int(np.size(given[0])) if given else GRID
     need = needs.tune_need(moments.n, _count(k, moments.n), count, len(moments.folds))
     return ask(tuning.cross_validate, moments, k, need=need, where=where, **options)
 
 
-def stability(
-    moments: Moments,
-    k: int,
-    *,
-    lam: float = 1.0,
-    lam_per_row: float | None = None,
-    objective: str = "unselected",
-    include: Columns = (),
-    exclude: Columns = (),
-    center: bool | ArrayLike = False,
-    scale: float | str | ArrayLike | None = None,
-    resamples: int = 100,
-    seed: int = 0,
-    memory: int | None = None,
-    where: str | None = None,
-) -> Stability:
-    """Select on bootstrap resamples of the row groups and say how much the selections agree.
-
-    A resample draws as many groups as there are, with repetition: a block bootstrap, so rows that depend on their
-    neighbours stay together. Its moments are a weighted sum of those of the groups, so no row is read again.
-    Time O(resamples n^2 (groups + k)).
-
-    Parameters
-    ----------
-    moments : moments with groups kept apart, ``scan(source, groups=100)``.
-    lam, lam_per_row : lambda, or lambda per row, which is multiplied by the weight of each resample.
-    k, objective, include, exclude, center, scale : as in `select`; centring and scaling are learnt on each resample.
-    resamples, seed : how many, and from which random numbers.
-    memory : bytes to use at most besides the moments; default as many as the moments and their groups take.
-        More memory forms more Grams in one product.
-    where : for moments that `scan` left on a cluster: ``"scheduler"`` (the default) brings what is needed from their
-        worker to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"``
-        fetches them. Other sources are worked on in this process.
-    """
-    drawn: dict[str, Any] = {"resamples": resamples, "seed": seed, "memory": memory}
-    prepared = {"include": include, "exclude": exclude, "center": center, "scale": scale}
-    options = {"lam": lam, "lam_per_row": lam_per_row, "objective": objective, **drawn, **prepared}
+@_described_by(bootstrap.stability)
+def stability(moments: Moments, k: int, *, where: str | None = None, **options: Unpack[StabilityOptions]) -> Stability:
+    """Ask `stability.stability`."""
     if not _is_placed(moments, where):
         return bootstrap.stability(moments, k, **options)
-    need = needs.stability_need(moments.n, _count(k, moments.n), len(moments.groups), memory)
+    need = needs.stability_need(moments.n, _count(k, moments.n), len(moments.groups), options.get("memory"))
     return ask(bootstrap.stability, moments, k, need=need, where=where, **options)
 
 
+@_described_by(refinement.refine)
 def refine(
     selection: Selection,
     source: Moments | ArrayLike,
     *,
-    include: Columns = (),
-    exclude: Columns = (),
-    sweeps: int = 20,
     where: str | None = None,
+    **options: Unpack[RefineOptions],
 ) -> Refinement:
-    """Exchange picked columns for others, one at a time, while that lowers the regularised loss.
-
-    A sweep scores all k (n - k) swaps at once from the Gram, O(n^2 k), then makes the best of them one after the other
-    until one, recomputed in full, is no better. So the loss never rises, and when the swaps settle no single
-    exchange would lower it. In 100 random factor models of 8 to 12 columns the greedy selection was the best of all
-    subsets 19 times, the refined one 87 times.
-
-    Parameters
-    ----------
-    selection : what `select` picked; its lambda, objective, centring and scaling are used.
-    source : the moments or the Gram it was picked from.
-    include, exclude : columns that stay, and columns that are never taken in: those given to `select`.
-    sweeps : how many times at most all swaps are scored.
-    where : for moments that `scan` left on a cluster: ``"scheduler"`` (the default) brings what is needed from their
-        worker to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"``
-        fetches them. Other sources are worked on in this process.
-    """
-    options: dict[str, Any] = {"include": include, "exclude": exclude, "sweeps": sweeps}
+    """Ask `refinement.refine`."""
     if not _is_placed(source, where):
         return refinement.refine(selection, source, **options)
     need = needs.refine_need(source.n, selection.k)

@@ -21,6 +21,7 @@ from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.storage import archive as archives
 from rgcss_dask.storage.result import Result, Trust, Tuning, make_result
+from rgcss_dask.storage.retrying import StoreError
 
 Say = Callable[[str], None]
 
@@ -75,6 +76,8 @@ def is_archive(address: str, storage_options: dict[str, Any] | None = None) -> b
     """Tell an archive of moments from a matrix."""
     try:
         return archives.read_record(archives.folder_of(address, storage_options)) is not None
+    except StoreError:
+        raise
     except (OSError, ImportError):
         return False
 

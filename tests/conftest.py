@@ -1,6 +1,7 @@
-"""What several test modules share: the folder of real data sets, if there is one."""
+"""What several test modules share: the folder of real data sets, if there is one, and a place in a bucket."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -17,3 +18,9 @@ def data_dir(pytestconfig):
     if not folder or not Path(folder).is_dir():
         pytest.skip("needs the real data sets: give their folder with --data or RGCSS_DATA")
     return Path(folder)
+
+
+@pytest.fixture
+def place(request):
+    """A place of the test's own in the bucket of an object store."""
+    return f"s3://data/{re.sub(r'[^a-z0-9]+', '-', request.node.name)}"

@@ -5,10 +5,10 @@ import sys
 import time
 from pathlib import Path
 
-import dask
+import numpy as np
 from distributed import Client
 
-from rgcss_dask import scan
+import rgcss_dask as rg
 from rgcss_dask.sources.zarr import ZarrSource, open_array
 
 
@@ -34,10 +34,17 @@ def spans_read(log):
     return len(lines), len(set(lines))
 
 
+ballast = []
+
+
+def take_memory(count):
+    """Take bytes of the process that this runs in, as a task of another user may."""
+    ballast.append(np.ones(count, np.uint8))
+
+
 if __name__ == "__main__":
     path, log, archive, pause, address = sys.argv[1:]
-    dask.config.set({"distributed.comm.timeouts.connect": "2s"})
     client = Client(address) if address != "threads" else None
-    scan(CountingSource(path, log, float(pause)), archive=archive, folds=2)
+    rg.scan(CountingSource(path, log, float(pause)), archive=archive, folds=2)
     if client is not None:
         client.close()

@@ -160,7 +160,7 @@ def test_old_rows_that_changed_are_refused_and_a_copy_is_not(tmp_path):
     array[10_000:] = A[10_000:]
     shutil.copytree(tmp_path / "a.zarr", tmp_path / "copy.zarr", copy_function=shutil.copyfile)
     array[4_321, 3] += 1e-9
-    with pytest.raises(ValueError, match=r"rows 0 to \d[\d,]+ of .*a.zarr changed since they were scanned"):
+    with pytest.raises(ValueError, match=r"rows 4,000 to 7,999 of .*a.zarr changed since they were scanned"):
         rg.append(tmp_path / "m.zarr", tmp_path / "a.zarr")
     got = rg.append(tmp_path / "m.zarr", tmp_path / "copy.zarr")  # other files with the same rows
     np.testing.assert_allclose(got.gram(), A.T @ A, rtol=1e-13)

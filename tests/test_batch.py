@@ -115,6 +115,20 @@ def test_a_wrong_file_is_refused_before_anything_is_done(folder, text, message):
         read_jobs(folder / "jobs.toml")
 
 
+def test_memory_is_for_jobs_that_say_nothing_of_it(folder):
+    text = '[[jobs]]\ndata = "special.zarr"\nk = 2\nlam = 1.0\n'
+    (folder / "jobs.toml").write_text(text)
+    refused = run_batch(folder / "jobs.toml", memory="1 MB", say=lambda line: None)["jobs"][0]
+    assert refused["status"] == "failed"
+    assert "there are 1 MB" in refused["words"]
+    assert statuses(run_batch(folder / "jobs.toml", memory="1 GB", say=lambda line: None)) == ["done"]
+    assert statuses(run_batch(folder / "jobs.toml", memory="2 GB", say=lambda line: None)) == ["kept"]
+    (folder / "jobs.toml").write_text(text + 'memory = "1 GB"\n')
+    assert statuses(run_batch(folder / "jobs.toml", memory="1 MB", say=lambda line: None)) == ["done"]
+    with pytest.raises(ValueError, match="memory must be a number of bytes"):
+        run_batch(folder / "jobs.toml", memory="much")
+
+
 @pytest.mark.parametrize("only", ["0/3", "4/3", "x", "1/", "-1/2"])
 def test_a_wrong_share(folder, only):
     with pytest.raises(ValueError, match="--only must be I/N"):

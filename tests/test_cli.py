@@ -219,6 +219,18 @@ def test_shell_completion():
     assert "_rgcss_completion" in done.stdout
 
 
+def test_ctrl_c_while_python_puts_itself_away_is_no_failure():
+    code = (
+        "import atexit, os, signal, sys\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"  # what is registered first runs last
+        "from rgcss_dask.cli import main\n"
+        "sys.argv = ['rgcss', '--version']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.integration
 def test_ctrl_c_at_any_moment_and_the_rerun_goes_on(tmp_path):
     """A clean message, nothing half-written passes for whole, and the same command ends with the right bits."""

@@ -3,8 +3,9 @@ from functools import reduce
 import numpy as np
 import pytest
 
+from rgcss_dask.core.accumulate import NotFiniteError
 from rgcss_dask.core.gaps import Gaps
-from rgcss_dask.core.moments import Moments, NotFiniteError
+from rgcss_dask.core.moments import Moments
 
 
 def with_gaps(rows, columns, share, seed=0):

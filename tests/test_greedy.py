@@ -175,6 +175,10 @@ def test_decaying_spectra_agree_with_extended_precision(decades, lam, objective)
             assert abs(got.loss[t] - losses[t]) <= 1e-9 * losses[t] + 1e-12 * start
 
 
+def test_no_lambdas_give_no_selections():
+    assert select(np.eye(3), 1, lam=[]) == []
+
+
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("wide", [False, True])
 def test_lambdas_in_lockstep_pick_as_they_would_alone(objective, wide):

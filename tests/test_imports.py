@@ -57,6 +57,13 @@ def test_importing_the_package_imports_nothing_heavy():
     assert not {"numpy", "dask", "distributed", "sklearn", "zarr", "numba"} & set(loaded)
 
 
+def test_what_a_worker_loads_is_not_more_than_it_needs():
+    """Its event loop stands still meanwhile, and a scheduler gives up workers that are silent."""
+    code = "import sys, rgcss_dask.scanning.tasks, rgcss_dask.sources.zarr; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"dask.array", "dask.dataframe", "xarray", "pandas", "sklearn", "matplotlib"} & set(loaded)
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = rgcss_dask.nothing

@@ -1,67 +1,28 @@
 """Real SIGKILLs, at random times, again and again: the pass ends with the right bits, and little is read twice."""
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
-import numpy as np
-import psutil
+import dask
 import pytest
-import zarr
 from counting import CountingSource, spans_read
 from distributed import Client, LocalCluster
+from processes import bare_cluster, end, kill, same_bits, start, stored_rows, wait_for_reads
 
 import rgcss_dask as rg
 
 pytestmark = pytest.mark.integration
 
-ROWS, COLUMNS, SPANS = 2_000_000, 6, 32
+SPANS = 32
 PAUSE = 0.15
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module", params=["uint8", "float64"])
 def data(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp(request.param)
-    A = np.random.default_rng(0).integers(0, 256, (ROWS, COLUMNS), dtype=np.uint8)
-    A = A if request.param == "uint8" else A + 0.1
-    zarr.create_array(folder / "a.zarr", data=A, chunks=(12_500, COLUMNS))
-    return str(folder / "a.zarr"), rg.scan(folder / "a.zarr", folds=2)
-
-
-def same_bits(got, wanted):
-    for a, b in zip((got, *got.folds), (wanted, *wanted.folds), strict=True):
-        assert a.rows == b.rows
-        assert np.array_equal(a.product, b.product)
-        assert np.array_equal(a.total, b.total)
-
-
-def start(*arguments):
-    return subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
-        cwd=HERE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(HERE)},
-    )
-
-
-def kill(process):
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-
-
-def wait_for_reads(log, count, timeout=60):
-    deadline = time.monotonic() + timeout
-    while spans_read(log)[0] < count:
-        assert time.monotonic() < deadline, f"{spans_read(log)[0]} of {count} reads after {timeout} s"
-        time.sleep(0.01)
+    return stored_rows(tmp_path_factory.mktemp(request.param), request.param)
 
 
 def test_a_killed_driver(data, tmp_path):
@@ -126,50 +87,46 @@ def test_killed_workers_without_an_archive(data, tmp_path):
         killer.join()
 
 
-def start_cluster(tmp_path, number):
-    file = tmp_path / f"scheduler-{number}.json"
-    processes = [
-        start("-m", "distributed.cli.dask_scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", file)
-    ]
-    deadline = time.monotonic() + 60
-    while not file.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    for _ in range(2):
-        processes.append(
-            start(
-                "-m", "distributed.cli.dask_worker", "--scheduler-file", file, "--nthreads", "1", "--no-dashboard",
-                "--nworkers", "1", "--local-directory", tmp_path / "workers",
-            )
-        )  # fmt: skip
-    return processes, json.loads(file.read_text())["address"]
-
-
-def end(processes):
-    for process in processes:
-        children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-        kill(process)
-        for child in children:
-            child.kill() if child.is_running() else None
+@pytest.mark.parametrize("data", ["float64"], indirect=True)
+def test_a_span_whose_workers_die_is_given_up(data, tmp_path):
+    """A span that does not fit kills one worker after the other: Dask tries it only so often."""
+    path, wanted = data
+    log, source = tmp_path / "log", CountingSource(path, tmp_path / "log", PAUSE)
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+    ):
+        pid = next(iter(client.run(os.getpid).values()))
+        killer = threading.Thread(target=lambda: (wait_for_reads(log, 9), os.kill(pid, signal.SIGKILL)))
+        killer.start()
+        with pytest.raises(RuntimeError, match=r"tried 1 times, and each time its worker died .* goes on from its"):
+            rg.scan(source, archive=tmp_path / "m.zarr", folds=2)
+        killer.join()
+        same_bits(rg.scan(source, archive=tmp_path / "m.zarr", folds=2), wanted)
+    begun, different = spans_read(log)
+    assert different == SPANS
+    assert begun - SPANS <= 2, "each of the two workers had a span in flight"
 
 
 @pytest.mark.parametrize("data", ["float64"], indirect=True)
 def test_a_killed_scheduler(data, tmp_path):
     path, wanted = data
     log, rng, kills = tmp_path / "log", random.Random(3), 0
+    soon = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}  # the scheduler is looked for no longer
     for number in range(3):
-        processes, address = start_cluster(tmp_path, number)
-        driver = start("counting.py", path, log, tmp_path / "m.zarr", PAUSE, address)
-        try:
-            if number < 2:
-                wait_for_reads(log, spans_read(log)[0] + rng.randint(5, 10))
-                kill(processes[0])
-                kills += 1
-                assert driver.wait(60) != 0, "the driver reports that the scheduler is gone"
-            else:
-                assert driver.wait(120) == 0
-        finally:
-            end([*processes, driver])
+        with bare_cluster(tmp_path) as (address, processes):
+            driver = start("counting.py", path, log, tmp_path / "m.zarr", PAUSE, address, settings=soon)
+            try:
+                if number < 2:
+                    wait_for_reads(log, spans_read(log)[0] + rng.randint(5, 10))
+                    kill(processes[0])
+                    kills += 1
+                    assert driver.wait(60) != 0, "the driver reports that the scheduler is gone"
+                else:
+                    assert driver.wait(120) == 0
+            finally:
+                end([driver])
     same_bits(rg.load(tmp_path / "m.zarr"), wanted)
     begun, different = spans_read(log)
     assert different == SPANS

@@ -367,7 +367,7 @@ def test_labelled_data_on_a_cluster(ocean, cells, tmp_path):
     here = [rg.scan(source) for source in sources]
     e = RGCSS(5).fit(sst)
     back = e.inverse_transform(e.transform(sst)).compute()
-    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None):
+    with Client(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0"):
         for source, moments in zip(sources, here, strict=True):
             np.testing.assert_array_equal(rg.scan(source).product, moments.product)
         there = RGCSS(5).fit(sst)

@@ -1,36 +1,33 @@
 """Moments that stay on a cluster, and questions answered on the scheduler, on their worker or in this process."""
 
 import gc
-import json
+import inspect
 import os
 import pickle
-import shutil
+import re
 import subprocess
 import sys
 import threading
 import time
 import tracemalloc
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 
 import numpy as np
-import psutil
 import pytest
 import zarr
-from distributed import Client, LocalCluster, Security
+from distributed import Client, LocalCluster
 from distributed.protocol.pickle import dumps
+from processes import IN_PROCESS, bare_cluster, certificates, security
 
 import rgcss_dask as rg
 from rgcss_dask import Moments
-from rgcss_dask.core import needs
-from rgcss_dask.scanning import handle, placement, versions
+from rgcss_dask import placed as placed_questions
+from rgcss_dask.core import greedy, needs, refinement, stability, tuning
+from rgcss_dask.scanning import handle, placement, sight, versions
 from rgcss_dask.scanning.handle import PlacedMoments, Shelf
 
 ROWS, COLUMNS, K = 6_000, 30, 8
-SIDES = ("client", "scheduler", "worker")
-# Any port for the scheduler's pages: another cluster on this machine may have the usual one.
-NO_PAGES = {"dashboard_address": None, "scheduler_kwargs": {"dashboard_address": "127.0.0.1:0"}}
 PLACES = ("scheduler", "worker", "client")
 
 
@@ -54,7 +51,7 @@ def local(stored):
 @pytest.fixture(scope="module")
 def cluster():
     """Scheduler and workers in this process, so that what they are given can be looked at."""
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=False, **NO_PAGES) as cluster:
+    with LocalCluster(n_workers=2, **IN_PROCESS) as cluster:
         yield cluster
 
 
@@ -207,6 +204,27 @@ def test_a_place_that_there_is_not(placed, local):
         rg.RGCSS(3, where="scheduler").fit(np.eye(5))
 
 
+@pytest.mark.parametrize(
+    ("asking", "core", "typed"),
+    [
+        (rg.select, greedy.select, {"lam": float, **placed_questions.SelectOptions.__annotations__}),
+        (rg.cross_validate, tuning.cross_validate, placed_questions.TuneOptions.__annotations__),
+        (rg.stability, stability.stability, placed_questions.StabilityOptions.__annotations__),
+        (rg.refine, refinement.refine, placed_questions.RefineOptions.__annotations__),
+    ],
+)
+def test_a_question_is_described_as_in_the_core_and_takes_a_place(asking, core, typed):
+    *parameters, where = inspect.signature(asking).parameters.values()
+    assert parameters == list(inspect.signature(core).parameters.values())
+    assert set(typed) == {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert (where.name, where.default) == ("where", None)
+    described = inspect.getdoc(asking)
+    assert described.replace(placed_questions.WHERE, "") == inspect.getdoc(core)
+    assert re.search(r"\nParameters\n-+\n(.+\n)+where : for moments", described)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lamb'"):
+        asking(rg.select(np.eye(3), 1) if asking is rg.refine else np.eye(3), np.eye(3), lamb=1)
+
+
 @pytest.mark.parametrize(("found", "words"), [("0.0.7", "it is 0.0.7"), (None, "it is not installed")])
 def test_another_version_is_named(placed, stored, monkeypatch, found, words):
     async def probe(version, memory=True):
@@ -226,6 +244,12 @@ def test_another_version_on_a_worker_is_named(client, stored, monkeypatch):
         return {"version": "0.0.7" if hasattr(dask_worker, "memory_manager") else version, "free": 0}
 
     monkeypatch.setattr(versions, "make_probe", lambda: probe)
+    with pytest.raises(RuntimeError, match=f"here it is {rg.__version__}, on the worker .* it is 0.0.7"):
+        rg.scan(stored)
+
+
+def test_another_version_on_a_worker_that_joined_later_is_named(client, stored, monkeypatch):
+    monkeypatch.setattr(sight, "VERSION", "0.0.7")  # what a worker that was not there to be asked says of itself
     with pytest.raises(RuntimeError, match=f"here it is {rg.__version__}, on the worker .* it is 0.0.7"):
         rg.scan(stored)
 
@@ -271,6 +295,7 @@ def test_bytes_planned_are_bytes_used(dtype):
         (lambda: rg.refine(picked, moments), needs.refine_need(n, k)),
         (lambda: rg.stability(moments, k, resamples=6, **how), needs.stability_need(n, k, 5, None)),
     ):
+        question()  # what Numba takes to compile is not part of it
         tracemalloc.start()
         question()
         peak = tracemalloc.get_traced_memory()[1]
@@ -369,32 +394,6 @@ def test_the_estimator_on_a_cluster(client, stored, fetched):
     assert score == pytest.approx(here.score(stored), rel=1e-12)
 
 
-@contextmanager
-def cluster_of_processes(folder, workers=2):
-    """Run a scheduler and workers, each a process of its own, and yield the address."""
-    file = folder / "scheduler.json"
-    common = ["--no-dashboard", "--scheduler-file", str(file)]
-    commands = [["distributed.cli.dask_scheduler", "--port", "0", "--host", "127.0.0.1", *common]]
-    one = ["--nthreads", "1", "--nworkers", "1", "--memory-limit", "0", "--local-directory", str(folder)]
-    commands += [["distributed.cli.dask_worker", *one, *common]] * workers
-    started = []
-    try:
-        for command in commands:
-            started.append(subprocess.Popen([sys.executable, "-m", *command], stderr=subprocess.DEVNULL))
-            deadline = time.monotonic() + 60
-            while not file.exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-        yield json.loads(file.read_text())["address"]
-    finally:
-        for process in reversed(started):
-            children = psutil.Process(process.pid).children(recursive=True)
-            process.kill()
-            process.wait()
-            for child in children:
-                child.kill() if child.is_running() else None
-
-
 def beat(address, ended, gaps, ages):
     """Be another client: run one small task after the other, and ask how long ago workers were heard of."""
 
@@ -418,7 +417,7 @@ def test_the_cluster_goes_on_during_a_large_selection(tmp_path, where):
     n, k = 4096, 400
     path = str(tmp_path / "wide.zarr")
     zarr.create_array(path, data=rows_like_factors(5_000, n).astype(np.float32), chunks=(500, n))
-    with cluster_of_processes(tmp_path) as address, Client(address):
+    with bare_cluster(tmp_path) as (address, _), Client(address):
         moments = rg.scan(path)
         ended, gaps, ages = threading.Event(), [], []
         other = threading.Thread(target=beat, args=(address, ended, gaps, ages))
@@ -441,7 +440,7 @@ def test_the_cluster_goes_on_during_a_large_selection(tmp_path, where):
 @pytest.mark.integration
 def test_processes_and_a_lost_worker(tmp_path, stored, local):
     """The worker that has the moments is killed: they are made again, or loaded from the archive."""
-    with cluster_of_processes(tmp_path) as address, Client(address) as client:
+    with bare_cluster(tmp_path) as (address, _), Client(address) as client:
         client.wait_for_workers(2)
         for where in ("scheduler", "worker"):
             archive = tmp_path / "kept.zarr" if where == "worker" else None
@@ -452,22 +451,11 @@ def test_processes_and_a_lost_worker(tmp_path, stored, local):
             same_bits(moments, local)
 
 
-def certificates(folder):
-    """Make one certificate that stands for itself, and the settings that ask for it on every side."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl")
-    key, cert = folder / "key.pem", folder / "cert.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
-    subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    sides = {f"tls_{side}_{what}": str(path) for side in SIDES for what, path in (("key", key), ("cert", cert))}
-    return Security(tls_ca_file=str(cert), require_encryption=True, **sides)
-
-
 @pytest.mark.integration
 def test_over_tls(stored, local, fetched, tmp_path):
-    security = certificates(tmp_path)
-    options = {"n_workers": 2, "threads_per_worker": 1, "protocol": "tls://", **NO_PAGES}
-    with LocalCluster(**options, security=security) as cluster, Client(cluster, security=security):
+    shown = security(certificates(tmp_path / "certificates").parent)
+    options = {"n_workers": 2, "protocol": "tls://", **IN_PROCESS, "processes": True}
+    with LocalCluster(**options, security=shown) as cluster, Client(cluster, security=shown):
         moments = rg.scan(stored, folds=3, groups=12)
         for where in ("scheduler", "worker"):
             assert np.array_equal(rg.select(moments, K, where=where).loss, rg.select(local, K).loss)

@@ -70,6 +70,7 @@ def same_bits(a, b):
             same_bits(x, y)
 
 
+@pytest.mark.integration
 def test_the_same_bits_on_threads_and_clusters(stores):
     def each_kind():
         return [scan(stores[kind], folds=3, groups=4) for kind in ("uint8", "float64")]
@@ -250,6 +251,7 @@ def test_one_compute_and_a_small_graph_of_named_tasks(stores):
     assert len(graph) == 2 * len(request.plan.spans) + 1
 
 
+@pytest.mark.integration
 def test_a_hundred_thousand_chunks_plan_in_seconds(tmp_path):
     array = zarr.create_array(tmp_path / "many.zarr", shape=(1_000_000, 4), chunks=(10, 4), dtype="u1")
     (tmp_path / "many.zarr" / "c").mkdir()

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.moments import Array, Moments, NotFiniteError
+from rgcss_dask.core.accumulate import NotFiniteError
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.triangle import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,15 +11,15 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels
-from rgcss_dask.core.moments import check_real
+from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.core.workers import Workers
 
 Array = NDArray[np.float64]
 
 # Squares of entries must neither overflow nor vanish; within this range nothing needs scaling.
 _SAFE = 2.0**200
-# Rows of G refreshed by one thread at a time: two temporaries of this many rows.
-_BAND = 256
+# Rows and columns of G refreshed by one thread at a time: two temporaries of this size fit its cache.
+_TILE = 192
 # Partial sums over the rows of a factor; fixed, so that the bits do not depend on the number of threads.
 _FACTOR_PARTS = 8
 
@@ -95,23 +95,25 @@ class Gram:
 
     def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
         fresh = Sums(*np.zeros((4, self.n)))
-        # New buffers would have to be paged in for every band, which takes longer than filling them.
-        buffers = np.empty((workers.count, 2, min(_BAND, self.n), self.n))
+        scaled = lam * W
 
-        def band(start: int, buffer: Array) -> Sums:
+        def band(top: int) -> Sums:
             part = Sums(*np.zeros((4, self.n)))
-            stop = min(start + _BAND, self.n)
-            C, D = buffer[:, : stop - start, : self.n - start]
-            np.matmul(Y[:, start:stop].T, Y[:, start:], out=C)
-            np.matmul((lam * W[:, start:stop]).T, W[:, start:], out=D)
-            G = self._G[start:stop, start:]
-            kernels.tile_sums(G, C, D, mask, start, part.eta, part.rho, part.diag_h, part.diag_r)
+            room = np.empty((2, _TILE, _TILE))
+            bottom = min(top + _TILE, self.n)
+            for left in range(top, self.n, _TILE):
+                right = min(left + _TILE, self.n)
+                C, D = room[:, : bottom - top, : right - left]
+                np.matmul(Y[:, top:bottom].T, Y[:, left:right], out=C)
+                np.matmul(scaled[:, top:bottom].T, W[:, left:right], out=D)
+                tile = self._G[top:bottom, left:right]
+                kernels.tile_sums(tile, C, D, mask, top, left, part.eta, part.rho, part.diag_h, part.diag_r)
             return part
 
         # As many at once as there are threads, added in order: the same bits for any number of threads.
-        starts = list(range(0, self.n, _BAND))
-        for i in range(0, len(starts), workers.count):
-            for part in workers.map(band, zip(starts[i : i + workers.count], buffers, strict=False)):
+        tops = range(0, self.n, _TILE)
+        for i in range(0, len(tops), workers.count):
+            for part in workers.map(band, ((top,) for top in tops[i : i + workers.count])):
                 fresh.eta += part.eta
                 fresh.rho += part.rho
                 fresh.diag_h += part.diag_h

@@ -12,8 +12,9 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate, kernels
+from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.core.gram import Base, Factor, Gram, Sums
-from rgcss_dask.core.moments import Moments, check_real, column_indices
+from rgcss_dask.core.moments import Moments, column_indices
 from rgcss_dask.core.selection import Selection, Stop
 from rgcss_dask.core.threads import single_threaded_blas
 from rgcss_dask.core.workers import Workers
@@ -131,16 +132,18 @@ def _walk(base: Base, paths: list[_Path], workers: Workers) -> None:
     first = base.first_sums(workers)
     for path in paths:
         path.begin(first.copy())
-    running = paths
+    running = _advanced(paths, [None] * len(paths), workers)
     while running:
-        picked = workers.map(_Path.pick, ((path, workers) for path in running))
-        running = [path for path, more in zip(running, picked, strict=True) if more]
-        moving = [path for path in running if path.moved]
-        if moving:
-            products = base.multiply(np.concatenate([path.masked for path in moving]), workers)
-            workers.map(_Path.update, ((path, products[2 * i : 2 * i + 2]) for i, path in enumerate(moving)))
-            workers.map(_Path.settle, ((path, workers) for path in moving))
-        running = [path for path in running if not path.finished()]
+        moving = [path.masked for path in running if path.moved]
+        products = base.multiply(np.concatenate(moving), workers) if moving else np.empty((0, base.n))
+        pairs = iter(products.reshape(-1, 2, base.n))
+        running = _advanced(running, [next(pairs) if path.moved else None for path in running], workers)
+
+
+def _advanced(paths: list[_Path], products: Sequence[Array | None], workers: Workers) -> list[_Path]:
+    """Let the paths make a step each, and return those that go on."""
+    going = workers.map(_Path.advance, ((path, given, workers) for path, given in zip(paths, products, strict=True)))
+    return [path for path, goes in zip(paths, going, strict=True) if goes]
 
 
 @dataclass
@@ -193,7 +196,7 @@ class _Path:
         self._floor = 4 * n * EPS * base.diagonal
         self._free = rules.candidate.copy()
         self._mask = np.ones(n)  # which columns count in the loss
-        self._U, self._V = np.zeros((n, _LANES)), np.zeros((n, _LANES))
+        self._U, self._V = _Growing(n, room), _Growing(n, room)
         self._alpha, self._own = np.ones(room), np.zeros(room)
         self._gain = np.empty(n)
         self._past = 0  # picks behind, in whole vectors
@@ -211,6 +214,16 @@ class _Path:
     def begin(self, sums: Sums) -> None:
         """Take the sums before the first pick."""
         self._sums = sums
+
+    def advance(self, products: Array | None, workers: Workers) -> bool:
+        """Settle the last pick and make the next, while the factors are in cache; False when there is none to make.
+
+        ``products`` is G times the masked h and r of the last pick, None if that changed nothing.
+        """
+        if products is not None:
+            self.update(products)
+            self.settle(workers)
+        return not (self._columns and self.finished()) and self.pick(workers)
 
     def pick(self, workers: Workers) -> bool:
         """Choose the next column and find its column of H and R; False when none is left to choose."""
@@ -255,12 +268,13 @@ class _Path:
         self.moved = bool(self._sums.diag_h[w] > self._floor[w])
         if self.moved:
             t = self._past
-            on_u = self._alpha[:t] * self._U[w, :t]
-            on_r = self._alpha[:t] * self._V[w, :t] + self._own[:t] * self._U[w, :t]
+            U, V = self._U.rows, self._V.rows
+            on_u = self._alpha[:t] * U[w, :t]
+            on_r = self._alpha[:t] * V[w, :t] + self._own[:t] * U[w, :t]
             kernels.residual_column(
                 self._base.column(w),
-                self._U,
-                self._V,
+                U,
+                V,
                 t,
                 on_u,
                 on_r,
@@ -300,10 +314,9 @@ class _Path:
     def update(self, products: Array) -> None:
         """Bring the factors and the sums up to date, given G times the masked h and r."""
         t, sums = len(self._columns) - 1, self._sums
-        self._U, self._V = _with_room(self._U, t), _with_room(self._V, t)
         kernels.update_scores(
-            self._U,
-            self._V,
+            self._U.widened(t + 1),
+            self._V.widened(t + 1),
             self._past,
             t,
             self._alpha,
@@ -334,8 +347,9 @@ class _Path:
         t = len(self._columns)
         picks = np.array(self._columns, dtype=np.intp)
         Y = np.zeros((t, self._base.n))
-        made = min(t, self._U.shape[1])  # picks that had nothing left to add have no column
-        np.multiply(self._U[:, :made].T, np.sqrt(self._alpha[:made, None]), out=Y[:made])
+        U = self._U.rows
+        made = min(t, U.shape[1])  # picks that had nothing left to add have no column
+        np.multiply(U[:, :made].T, np.sqrt(self._alpha[:made, None]), out=Y[:made])
         L = np.tril(Y[:, picks].T, -1) + np.diag(np.sqrt(self._alpha[:t]))
         W = scipy.linalg.solve_triangular(L, Y, lower=True, trans=1) if t else Y
         self._sums = self._base.sums(picks, Y, W, self._lam, self._mask, workers)
@@ -382,16 +396,24 @@ class _Path:
         )
 
 
-def _with_room(factors: Array, t: int) -> Array:
-    """Return the factors with room for pick t.
+class _Growing:
+    """Factors (n, t) that widen with the picks, so that their rows have no gaps and reading them keeps up with memory.
 
-    They grow with the picks, so that their rows have no gaps and reading them keeps up with memory.
+    All room for them is taken at first, and paged in as it is used.
     """
-    if t < factors.shape[1]:
-        return factors
-    grown = np.zeros((len(factors), t - t % _LANES + _LANES))
-    grown[:, : factors.shape[1]] = factors
-    return grown
+
+    def __init__(self, n: int, room: int) -> None:
+        self._room = np.zeros(n * room)
+        self.rows = self._room[: n * _LANES].reshape(n, _LANES)
+
+    def widened(self, picks: int) -> Array:
+        """Return the factors with room for so many picks; what is new is zero."""
+        n, width = self.rows.shape
+        if picks > width:
+            wider = -(-picks // _LANES) * _LANES
+            kernels.widen(self._room, n, width, wider)
+            self.rows = self._room[: n * wider].reshape(n, wider)
+        return self.rows
 
 
 def _base(

@@ -219,56 +219,92 @@ def best_gain(
 
 
 @_compiled
-def tile_sums(
-    G: Array,
-    C: Array,
-    D: Array,
-    mask: Array,
-    start: int,
-    eta: Array,
-    rho: Array,
-    diag_h: Array,
-    diag_r: Array,
-) -> None:
-    """Add one band of H = G - C and R = H - D to the sums; only columns from ``start`` on are given.
+def widen(room: Array, n: int, width: int, wider: int) -> None:
+    """Turn n rows of ``width`` into rows of ``wider``, zero where they are new, in place: the last is moved first."""
+    for i in range(n - 1, -1, -1):
+        for j in range(width - 1, -1, -1):
+            room[i * wider + j] = room[i * width + j]
+        for j in range(width, wider):
+            room[i * wider + j] = 0.0
 
-    What lies right of the band's square stands below it too, so half of the matrix is enough.
+
+@_compiled
+def tile_sums(
+    G: Array, C: Array, D: Array, mask: Array, top: int, left: int, eta: Array, rho: Array, diag_h: Array, diag_r: Array
+) -> None:
+    """Add one tile of H = G - C and R = H - D, with its first entry at (top, left), to the sums.
+
+    A tile right of the diagonal stands below it too, so half of the matrix is enough.
     """
     rows, cols = C.shape
+    mirrored = left != top
     for i in range(rows):
-        row = start + i
-        e = p = 0.0
-        for j in range(rows):
-            h = G[i, j] - C[i, j]
-            r = h - D[i, j]
-            e += mask[start + j] * h * h
-            p += mask[start + j] * h * r
+        row = top + i
         m = mask[row]
-        for j in range(rows, cols):
+        e = p = 0.0
+        for j in range(cols):
             h = G[i, j] - C[i, j]
             r = h - D[i, j]
-            e += mask[start + j] * h * h
-            p += mask[start + j] * h * r
-            eta[start + j] += m * h * h
-            rho[start + j] += m * h * r
+            e += mask[left + j] * h * h
+            p += mask[left + j] * h * r
+        if mirrored and m != 0.0:
+            for j in range(cols):
+                h = G[i, j] - C[i, j]
+                r = h - D[i, j]
+                eta[left + j] += h * h
+                rho[left + j] += h * r
         eta[row] += e
         rho[row] += p
-        diag_h[row] = G[i, i] - C[i, i]
-        diag_r[row] = diag_h[row] - D[i, i]
+        if not mirrored:
+            diag_h[row] = G[i, i] - C[i, i]
+            diag_r[row] = diag_h[row] - D[i, i]
 
 
 @_compiled
 def add_sparse_products(
     indptr: NDArray[Any], indices: NDArray[Any], data: Array, weights: Array, product: Array
 ) -> None:
-    """Add w x x' to the upper triangle for each row x of a CSR block with sorted indices."""
+    """Add w x x' to the lower triangle for each row x of a CSR block with sorted indices."""
     for r in range(len(indptr) - 1):
-        stop = indptr[r + 1]
-        for a in range(indptr[r], stop):
+        for a in range(indptr[r], indptr[r + 1]):
             v = weights[r] * data[a]
             row = product[indices[a]]
-            for b in range(a, stop):
+            for b in range(indptr[r], a + 1):
                 row[indices[b]] += v * data[b]
+
+
+@_compiled
+def convert(integers: NDArray[Any], offset: float, out: NDArray[np.float32], total: NDArray[np.float32]) -> None:
+    """Put the integers less ``offset`` into ``out``, and add the sums of the columns to ``total``."""
+    shift = np.float32(offset)
+    for i in range(integers.shape[0]):
+        row, x = integers[i], out[i]
+        for j in range(row.size):
+            value = np.float32(row[j]) - shift
+            x[j] = value
+            total[j] += value
+
+
+@_compiled
+def add_lower(stack: NDArray[np.float32], product: Array) -> None:
+    """Add the matrices of a stack to the lower triangle of ``product``, which is read and written once."""
+    for i in range(len(product)):
+        row = product[i]
+        for k in range(len(stack)):
+            x = stack[k, i]
+            for j in range(i + 1):
+                row[j] += x[j]
+
+
+@_compiled
+def mirror(G: Array) -> None:
+    """Copy the lower triangle to the upper one, in blocks that fit the first cache."""
+    n = len(G)
+    for a in range(0, n, 32):
+        for b in range(0, a + 1, 32):
+            for i in range(a, min(a + 32, n)):
+                for j in range(b, min(b + 32, i)):
+                    G[j, i] = G[i, j]
 
 
 @_compiled

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rgcss_dask.core.accumulate import Accumulator, NotFiniteError
 from rgcss_dask.core.gaps import Gaps
-from rgcss_dask.core.moments import Accumulator, Moments, NotFiniteError
+from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import Options
 from rgcss_dask.core.sparse_rows import SparseRows
 
@@ -104,8 +105,9 @@ class Collector:
         """Hand over the sums of the rows from start to stop."""
         sums: dict[Key, Sums] = {}
         for key, value in self._sums.items():
-            accumulated = isinstance(value, Accumulator)
-            sums[key] = value.moments(dropped=self._dropped.get(key, 0)) if accumulated else value
+            if isinstance(value, Accumulator):
+                value = replace(Moments(*value.numbers()), dropped=self._dropped.get(key, 0))
+            sums[key] = value
         return Parts(sums, (Read(start, stop, self._crc),))
 
     def _kept(self, count: int, start: int, mask: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.moments import TILE, block_rows
+from rgcss_dask.core.accumulate import buffer_bytes
 
 Cuts = NDArray[np.int64]
 
 SPAN_BYTES = 2**28  # of data in a span, so that a lost one is soon read again
-SPAN_ROWS = 2**13  # at least, so that making and merging an n x n matrix is a few per cent of the work
+SPAN_ROWS = 2**13  # of 8 bits at least, so that making and merging an n x n matrix is a few per cent of the work
 SPAN_COUNT = 32  # at least, if the rows allow it, so that threads stay busy and progress is seen
 SPAN_LIMIT = 2**12  # at most; with the merges, a graph of under 10,000 tasks
-READ_BYTES = 2**23  # asked of the store at once
+READ_BYTES = 2**22  # asked of the store at once
 CELL_ROWS = 2**10  # read at once, at least, for each part kept apart, so that its products stay large
 # A checkpoint takes about as long as the products of 1,000 rows: a few per cent of this many.
 SAVE_ROWS = 2**15
@@ -177,7 +177,8 @@ def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int
 def span_edges(geometry: Geometry) -> Cuts:
     """Return the rows at which spans begin and end, from the geometry alone."""
     g = geometry
-    rows = max(SPAN_ROWS, min(SPAN_BYTES // g.row_bytes, -(-g.rows // SPAN_COUNT)), -(-g.rows // SPAN_LIMIT))
+    least = SPAN_ROWS if g.dtype.itemsize == 1 else SPAN_ROWS // 2  # whose products take twice as long
+    rows = max(least, min(SPAN_BYTES // g.row_bytes, -(-g.rows // SPAN_COUNT)), -(-g.rows // SPAN_LIMIT))
     if g.whole:  # all of a span is in memory at once, so no more than must be
         rows = max(READ_BYTES // g.row_bytes, -(-g.rows // SPAN_LIMIT))
     return thinned(g.cuts, rows)
@@ -199,13 +200,13 @@ def memory_need(
     kept_apart = max(1, options.folds)
     touched = 0 if options.groups == 0 else min(options.groups, -(-options.groups // spans) + 1)
     accumulators = (kept_apart + touched) * matrix
-    double = options.precision == "double" and geometry.dtype.itemsize > 1
-    tiles = min(n, TILE) ** 2 * tile_threads
-    work = (8 if double else 4) * (tiles + n * block_rows(n, geometry.dtype, options.precision))
+    shared = options.folds > 0 and options.groups > 0
+    work = buffer_bytes(n, geometry.dtype, options.precision, threads=tile_threads, shared=shared)
     gaps = 0 if options.matrices == 1 else 2 * matrix + 2 * 8 * read_rows * n
     gathered = 2 if options.folds or options.groups or options.fraction is not None else 1
     reading = (READ_COPIES + gathered) * read_rows * geometry.row_bytes
-    waiting = 1 if chain else int(np.ceil(np.log2(spans))) + concurrency if spans > 1 else 0
+    # One result for each level of the tree, and two of each thread that are on their way: so many were held at most.
+    waiting = 1 if chain else int(np.ceil(np.log2(spans))) + 2 * concurrency if spans > 1 else 0
     results = waiting * (kept_apart + touched) * matrix + options.groups * matrix + matrix
     return OVERHEAD + concurrency * (accumulators + work + gaps + reading) + results
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.moments import NotFiniteError
+from rgcss_dask.core.accumulate import NotFiniteError
 from rgcss_dask.core.selection import Selection
 
 Array = NDArray[np.float64]

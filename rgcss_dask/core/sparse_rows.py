@@ -51,7 +51,7 @@ class SparseRows:
         return first.astype(np.float64), second.astype(np.float64)
 
     def add_products(self, weights: Array, product: Array) -> None:
-        """Add the weighted products of the rows with themselves to the upper triangle, about zero."""
+        """Add the weighted products of the rows with themselves to the lower triangle, about zero."""
         kernels.add_sparse_products(
             self._csr.indptr, self._csr.indices, self._csr.data.astype(np.float64), weights, product
         )

@@ -9,10 +9,11 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rgcss_dask.core.accumulate import EXACT_WEIGHT, check_real
 from rgcss_dask.core.evaluate import checked_lambda
 from rgcss_dask.core.gram import Factor
 from rgcss_dask.core.greedy import Columns, select
-from rgcss_dask.core.moments import EXACT_WEIGHT, Moments, check_real
+from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.selection import Selection
 
 Array = NDArray[np.float64]

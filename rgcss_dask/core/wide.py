@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rgcss_dask.core.accumulate import NotFiniteError, checked_weights
 from rgcss_dask.core.evaluate import EPS
 from rgcss_dask.core.gram import Factor
 from rgcss_dask.core.greedy import select
-from rgcss_dask.core.moments import CONSTANT, Moments, NotFiniteError, checked_weights, column_indices
+from rgcss_dask.core.moments import CONSTANT, Moments, column_indices
 from rgcss_dask.core.selection import Selection
 
 Array = NDArray[np.float64]

@@ -15,6 +15,7 @@ from rgcss_dask.report import figures
 from rgcss_dask.report.figures import short
 from rgcss_dask.report.layout import Layout
 from rgcss_dask.report.markup import escape, figure, named, percent, row_of, section, signed, table
+from rgcss_dask.report.rebuilt import pictures
 from rgcss_dask.report.redundancy import Redundancy, redundancy
 from rgcss_dask.report.samples import Samples
 from rgcss_dask.storage.result import Result, Trust, Tuning
@@ -23,7 +24,6 @@ Array = NDArray[np.float64]
 
 LISTED = 12  # columns in each list of those explained worst and best
 RIVALS = 8  # unpicked columns that resamples pick
-SHOWN = 1500  # points of original against reconstructed values
 
 
 def page(result: Result, layout: Layout | None, samples: Samples | None) -> str:
@@ -62,7 +62,7 @@ def _sections(result: Result, layout: Layout | None, samples: Samples | None) ->
     return [
         _picks(result, found, layout),
         _kept(result, layout),
-        _pictures(result, layout, samples),
+        pictures(result, layout, samples),
         "" if result.tuning is None else _choice(result.tuning),
         "" if result.trust is None else _trust(result, result.trust),
         _others(result, found, layout),
@@ -219,59 +219,6 @@ def _kept(result: Result, layout: Layout | None) -> str:
     if layout is not None:
         parts.insert(0, _explained(result))
     return section("What each pick adds", "", row_of(*parts))
-
-
-def _pictures(result: Result, layout: Layout | None, samples: Samples | None) -> str:
-    if samples is None:
-        return ""
-    lead = (
-        f"Rows {', '.join(f'{int(row):,}' for row in samples.rows)} of the data, and what is made of them when only "
-        f"the {result.k} picked columns are known."
-    )
-    if layout is None:
-        return section("Rows rebuilt from the picks", lead, row_of(_scatter(result, samples)))
-    if layout.image:
-        return section("Rows rebuilt from the picks", lead, _strips(result, layout.image, samples))
-    maps = [
-        figure(f"Row {int(row):,}, {what}", figures.field_picture(layout, values[i], f"Map of row {int(row)}, {what}."))
-        for i, row in list(enumerate(samples.rows))[:2]
-        for what, values in (("original", samples.original), ("reconstructed", samples.rebuilt))
-    ]
-    return section("Rows rebuilt from the picks", lead, *(row_of(*maps[i : i + 2]) for i in range(0, len(maps), 2)))
-
-
-def _scatter(result: Result, samples: Samples) -> str:
-    free = np.setdiff1d(np.arange(result.n), result.selection.columns)
-    sigma = np.where(result.spread > 0, result.spread, 1.0)
-    original, rebuilt = (
-        ((values - result.mean) / sigma)[:, free].ravel() for values in (samples.original, samples.rebuilt)
-    )
-    known = np.flatnonzero(np.isfinite(original))
-    known = known[np.linspace(0, len(known) - 1, min(len(known), SHOWN)).astype(np.intp)] if len(known) else known
-    label = f"Scatter chart of {len(known)} values of unpicked columns, reconstructed against original."
-    chart = figures.scatter_chart(original[known], rebuilt[known], label)
-    note = "Values of unpicked columns. On the line they would be exact."
-    return figure("Reconstructed against original", chart, note)
-
-
-def _strips(result: Result, shape: tuple[int, int], samples: Samples) -> str:
-    only = np.full_like(samples.original, np.nan)
-    only[:, result.selection.columns] = samples.original[:, result.selection.columns]
-    strips = []
-    for what, values in (
-        ("Original", samples.original),
-        ("What was kept", only),
-        ("Reconstructed", samples.rebuilt),
-    ):
-        cells = []
-        for row, original, image in zip(samples.rows, samples.original, values, strict=True):
-            known = original[np.isfinite(original)]
-            png = figures.picture(image.reshape(shape), known.min(initial=np.inf), known.max(initial=-np.inf))
-            data = base64.b64encode(png).decode()
-            size = f'width="{shape[1]}" height="{shape[0]}"'
-            cells.append(f'<img src="data:image/png;base64,{data}" {size} alt="{what}, row {int(row)}">')
-        strips.append(f"<figure><figcaption><strong>{what}</strong></figcaption><div>{''.join(cells)}</div></figure>")
-    return f'<div class="strips">{"".join(strips)}</div>'
 
 
 def _choice(tuning: Tuning) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.moments import Moments, NotFiniteError
+from rgcss_dask.core.accumulate import NotFiniteError
+from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.parts import Collector, Parts, Read
 from rgcss_dask.core.plan import Options
 

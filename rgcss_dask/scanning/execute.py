@@ -12,8 +12,9 @@ import dask
 from dask import threaded
 from distributed import Client, Future, get_worker
 
-from rgcss_dask.core.threads import available_cpus, few_malloc_arenas, single_threaded_blas
+from rgcss_dask.core.threads import available_cpus, freed_memory_kept, single_threaded_blas
 from rgcss_dask.scanning.budget import SHARE, default_budget
+from rgcss_dask.scanning.presence import await_worker, settled, warn_if_open
 from rgcss_dask.scanning.progress import Reporter
 
 Graph = dict[Any, Any]
@@ -38,6 +39,8 @@ def capacity(*, cluster: bool) -> Capacity:
     client = active_client() if cluster else None
     if client is None:
         return Capacity(_thread_count(), default_budget())
+    warn_if_open(client)
+    await_worker(client)
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     limits = [int(SHARE * worker["memory_limit"]) for worker in workers if worker["memory_limit"]]
     threads = max((worker["nthreads"] for worker in workers), default=1)
@@ -82,8 +85,7 @@ class ThreadReport:
 
 def run_on_threads(graph: Graph, key: str, report: ThreadReport, threads: int) -> Any:
     """Compute a key of the graph in this process; no thread is left behind."""
-    few_malloc_arenas()
-    with single_threaded_blas(), ThreadPoolExecutor(threads, "rgcss") as pool:
+    with single_threaded_blas(), freed_memory_kept(), ThreadPoolExecutor(threads, "rgcss") as pool:
         try:
             return threaded.get(graph, key, pool=pool)
         except BaseException:
@@ -102,12 +104,7 @@ def run_on_cluster(
     client.subscribe_topic(report.topic, hear)  # type: ignore[no-untyped-call]
     try:
         future, *kept = submit(client, graph, [key, *keep])
-        return future.result(), kept
-    except CancelledError as error:
-        raise ConnectionError(
-            "the Dask scheduler was lost before the pass was finished. Start it again, connect a client, and make "
-            "the same call: with archive=... the pass goes on from its checkpoints."
-        ) from error
+        return settled(client, future), kept
     finally:
         if client.status == "running":
             client.unsubscribe_topic(report.topic)  # type: ignore[no-untyped-call]

@@ -10,12 +10,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from distributed import Client, Future, wait
+from distributed import Client, Future
+from distributed.comm.core import CommClosedError
 from distributed.worker import Worker
 from numpy.typing import NDArray
 
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.scanning.execute import ClusterReport, Graph, run_on_cluster
+from rgcss_dask.scanning.presence import await_done, patience, settled
 from rgcss_dask.scanning.progress import Reporter
 from rgcss_dask.storage import archive as archives
 from rgcss_dask.storage.files import Folder
@@ -25,7 +27,7 @@ Path = tuple[tuple[str, int], ...]  # () for all rows, (("folds", 2),) for a par
 
 # Bytes of a matrix sent at once, so that no single message stalls an event loop.
 BLOCK_BYTES = 2**24
-# How often a transfer begins again after the worker it came from was lost.
+# How often the moments are made again after the worker that had them was lost.
 TRIES = 5
 
 
@@ -83,7 +85,7 @@ class Shelf:
             found = list(self.client.who_has([self.future])[self.future.key])  # type: ignore[no-untyped-call]
             if found:
                 return found
-            wait(self.future)  # type: ignore[no-untyped-call]
+            await_done(self.client, self.future)
             if self.future.status == "error":
                 self.future.result()
         raise _lost()
@@ -112,7 +114,12 @@ class Shelf:
         """Bring an array of the moments, or of a part of them, to this process."""
         if self.is_archive and self.archived is not None:
             return getattr(part_of(self.archived, path), name)
-        arrays = [self._block(path, name, start, stop) for start, stop in blocks(name, n)]
+        try:
+            arrays = [self._block(path, name, start, stop) for start, stop in blocks(name, n)]
+        except ConnectionError:
+            if self.archived is None:
+                raise
+            return getattr(part_of(self.archived, path), name)
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
     def _block(self, path: Path, name: str, start: int, stop: int) -> Array:
@@ -123,11 +130,18 @@ class Shelf:
 
         Not a task: it would wait behind those that the worker has still to do.
         """
-        for _ in range(TRIES):
-            worker = self.holders()[0]
-            found = self.client.run(function, *args, workers=[worker], on_error="return")
-            if not isinstance(found.get(worker), Exception | None):
-                return worker, found[worker]
+        began = time.monotonic()
+        while time.monotonic() - began < patience():  # a stopped worker takes no connection, and is given up only later
+            try:
+                worker = self.holders()[0]
+                found = self.client.run(function, *args, workers=[worker], on_error="return")
+            except CommClosedError as error:
+                raise _lost() from error
+            answer = found.get(worker)
+            if isinstance(answer, Exception) and not isinstance(answer, OSError):
+                raise answer  # by the function
+            if not isinstance(answer, Exception | None):
+                return worker, answer
             time.sleep(0.5)  # it was lost, and the scheduler will know in a moment
         raise _lost()
 
@@ -246,17 +260,17 @@ def left_on_cluster(
     return PlacedMoments.on(Shelf(client, future), head), reads
 
 
-def archived(moments: Moments, folder: Folder, record: archives.Record) -> Moments:
+def archived(moments: Moments, folder: Folder, record: archives.Record, *, shared: bool = True) -> Moments:
     """Write moments to an archive where they lie; of those on a cluster, return a handle of what the archive holds.
 
     A handle of the pass itself would make the whole pass again if its worker were lost.
     """
-    if not isinstance(moments, PlacedMoments):
+    if not isinstance(moments, PlacedMoments) or not shared:  # what a worker writes there, nobody else would find
         archives.write(folder, moments, record)
         return moments
     client, token = moments.shelf.client, uuid.uuid4().hex[:12]
-    client.submit(_write, moments.shelf.future, folder, record, key=f"rgcss-archive-{token}").result()
-    if archives.read_record(folder) is None:  # written where this process cannot see it
+    settled(client, client.submit(_write, moments.shelf.future, folder, record, key=f"rgcss-archive-{token}"))
+    if archives.read_record(folder) is None:  # by a worker that came later, where this process cannot see it
         archives.write(folder, moments, record)
         return moments
     return loaded(client, folder)
@@ -271,7 +285,7 @@ def loaded(client: Client | None, folder: Folder) -> Moments:
     future = client.submit(_read, folder, record, key=f"rgcss-moments-{token}")
     head = client.submit(describe, future, key=f"rgcss-head-{token}")
     try:
-        return PlacedMoments.on(Shelf(client, future, (folder, record)), head.result()[0])
+        return PlacedMoments.on(Shelf(client, future, (folder, record)), settled(client, head)[0])
     except FileNotFoundError:
         return archives.read(folder)[0]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,17 +16,19 @@ from typing import Any
 import numpy as np
 import psutil
 from distributed import Scheduler
-from distributed.core import ConnectionPool
+from distributed.core import ConnectionPool, clean_exception
 from distributed.protocol.pickle import dumps
 
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.needs import Need
 from rgcss_dask.core.plan import size
 from rgcss_dask.scanning.budget import default_budget
-from rgcss_dask.scanning.handle import TRIES, Head, Path, PlacedMoments, blocks, part_of, rows_of
+from rgcss_dask.scanning.handle import Head, Path, PlacedMoments, blocks, part_of, rows_of
+from rgcss_dask.scanning.presence import WAIT, NoWorkersError, address, no_workers, patience, run_on_scheduler, settled
 from rgcss_dask.scanning.versions import VERSION, check_version, make_probe
 
 PLACES = ("scheduler", "worker", "client")
+LOOK = 1.0  # seconds between looks at whether a worker that has not answered is still there
 # A worker stops taking tasks when this share of its memory is in use.
 PAUSE = 0.8
 
@@ -41,6 +44,7 @@ class Order:
     key: str = ""  # of the moments on the cluster
     path: Path = ()
     head: Head | None = None
+    patience: float = WAIT  # seconds without a worker that has the moments
 
     def answer(self, moments: Moments) -> Answer:
         """Answer it, and keep what would be raised or warned of for the process that asked."""
@@ -79,11 +83,12 @@ def ask(
     check_where(where, moments)
     if not isinstance(moments, PlacedMoments) or where == "client" or (where is None and moments.shelf.is_archive):
         return function(moments, *args, **options)
-    order = Order(function, args, options, need, str(moments.shelf.future.key), moments.path, moments.head)
+    key = str(moments.shelf.future.key)
+    order = Order(function, args, options, need, key, moments.path, moments.head, patience())
     if where == "worker" or not _fits_scheduler(moments, need):
         return _ask_worker(moments, order).open()
     client = moments.shelf.client
-    answer: Answer = client.run_on_scheduler(on_scheduler, order)  # type: ignore[no-untyped-call]
+    answer: Answer = run_on_scheduler(client, on_scheduler, order)
     return answer.open()
 
 
@@ -102,8 +107,8 @@ def _fits_scheduler(moments: PlacedMoments, need: Need) -> bool:
     """Check the scheduler's version and memory; too little memory is said, and leads to the worker."""
     client = moments.shelf.client
     moments.shelf.check_open()
-    found = client.run_on_scheduler(make_probe(), VERSION)  # type: ignore[no-untyped-call]
-    check_version(found, f"the scheduler {client.scheduler_info()['address']}")
+    found = run_on_scheduler(client, make_probe(), VERSION)
+    check_version(found["version"], f"the scheduler {address(client)}")
     asked = need.work + need.moments(moments.n)
     if asked <= found["free"]:
         return True
@@ -118,7 +123,7 @@ def _fits_scheduler(moments: PlacedMoments, need: Need) -> bool:
 def _ask_worker(moments: PlacedMoments, order: Order) -> Answer:
     client, shelf = moments.shelf.client, moments.shelf
     worker, found = shelf.call(make_probe(), VERSION)
-    check_version(found, f"the worker {worker}")
+    check_version(found["version"], f"the worker {worker}")
     if order.need.work > found["free"]:
         raise MemoryError(
             f"the worker {worker} may use {size(found['free'])} besides the moments and this takes "
@@ -132,7 +137,7 @@ def _ask_worker(moments: PlacedMoments, order: Order) -> Answer:
         workers=[worker],
         allow_other_workers=True,  # the one that has the moments may be lost
     )
-    return task.result()
+    return settled(client, task)
 
 
 def on_worker(result: tuple[Moments, Any], order: Order) -> Answer:
@@ -181,35 +186,55 @@ async def _brought(order: Order, head: Head, scheduler: Scheduler, pool: Connect
         for name in ("shift", "total", "product"):
             array = np.empty((head.n, head.n) if name == "product" else head.n)
             for start, stop in blocks(name, head.n):
-                array[start:stop] = await _block((order.key, order.path + path, name, start, stop), scheduler, pool)
+                asked = (order.key, order.path + path, name, start, stop)
+                array[start:stop] = await _block(asked, scheduler, pool, order.patience)
             arrays[path, name] = array
     return head.build(arrays)
 
 
-async def _block(asked: tuple[Any, ...], scheduler: Scheduler, pool: ConnectionPool) -> Any:
+async def _block(asked: tuple[Any, ...], scheduler: Scheduler, pool: ConnectionPool, patience: float) -> Any:
     """Fetch a block from a worker that has it; if one is lost, from wherever the moments are made again."""
     parts: tuple[Any, ...] = (rows_of, asked, {})
     function, args, options = (dumps(part) for part in parts)  # type: ignore[no-untyped-call]
-    for _ in range(TRIES):
-        worker = await _holder(asked[0], scheduler)
+    began = time.monotonic()
+    while time.monotonic() - began < patience:  # a stopped worker takes no connection, and is given up only later
+        worker = await _holder(asked[0], scheduler, patience)
         try:
-            answer = await pool(worker).run(function=function, args=args, kwargs=options)
-        except OSError:  # lost; the scheduler will know in a moment
-            await asyncio.sleep(1)
-            continue
+            asked_worker = pool(worker).run(function=function, args=args, kwargs=options)
+            answer = await _while_known(worker, asked_worker, scheduler)
+        except OSError:
+            answer = {}
+        if answer.get("status") == "error":
+            raise clean_exception(**answer)[1] or RuntimeError(f"the worker {worker} failed; see its log.")
         if isinstance(answer.get("result"), np.ndarray):
             return answer["result"]
-    raise ConnectionError(f"the moments could not be fetched from a worker in {TRIES} attempts; see the worker's log.")
+        await asyncio.sleep(LOOK)  # lost; the scheduler will know in a moment
+    raise ConnectionError(f"the moments could not be fetched from the worker {worker} for {patience:g} s; see its log.")
 
 
-async def _holder(key: str, scheduler: Scheduler) -> str:
+async def _while_known(worker: str, asked: Awaitable[Any], scheduler: Scheduler) -> Any:
+    """Wait for an answer as long as the scheduler counts on the worker: a stopped one keeps its connections open."""
+    answering = asyncio.ensure_future(asked)
+    while not (await asyncio.wait({answering}, timeout=LOOK))[0]:
+        if worker not in scheduler.workers:
+            answering.cancel()
+            raise ConnectionError(f"the worker {worker} was given up.")
+    return answering.result()
+
+
+async def _holder(key: str, scheduler: Scheduler, patience: float) -> str:
     """Wait until a worker has the moments; they are computed again if their worker was lost."""
+    seen = time.monotonic()
     while True:
         task = scheduler.tasks.get(key)
         if task is None or task.state in ("erred", "forgotten"):
             raise ConnectionError("the moments are no longer on the cluster and could not be made again; scan anew.")
         if task.who_has:
             return str(next(iter(task.who_has)).address)
+        if scheduler.workers:
+            seen = time.monotonic()
+        elif time.monotonic() - seen > patience:
+            raise NoWorkersError(no_workers(scheduler.address, patience))
         await asyncio.sleep(0.1)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dask._task_spec import Task, TaskRef
 
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.parts import Read
@@ -27,7 +28,8 @@ from rgcss_dask.scanning.execute import (
 )
 from rgcss_dask.scanning.handle import archived, left_on_cluster, loaded
 from rgcss_dask.scanning.progress import Callback, Reporter, display
-from rgcss_dask.scanning.tasks import Job, run_finish, run_merge, run_span
+from rgcss_dask.scanning.sight import check_sight, look
+from rgcss_dask.scanning.tasks import Job, Place, run_finish, run_merge, run_span
 from rgcss_dask.scanning.versions import check_cluster
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.opening import open_source
@@ -64,7 +66,8 @@ def scan(
 
     The work goes to the active `distributed.Client` if there is one, otherwise to Dask's threads with BLAS held
     at one thread each. What is in the memory of this process is worked on here in either case. The result has
-    the same bits for any number of threads and workers, and after being killed and resumed.
+    the same bits for any number of threads and workers, and after being killed and resumed. A cluster without workers
+    is waited for, 300 seconds or ``rgcss.timeout`` of Dask's configuration; every worker must see the source.
 
     On a cluster the moments stay on the worker where they were made. What is returned then behaves as `Moments` and
     fetches an array when it is first used; `select` and the other functions work where the moments are (``where``).
@@ -113,7 +116,7 @@ def scan(
         record = archives.read_record(folder)
         if record is None:
             result = run(request, folder=folder, progress=progress, stay=True)
-            moments = archived(result.moments, folder, request.record(result.reads))
+            moments = archived(result.moments, folder, request.record(result.reads), shared=result.shared)
             folder.within(CHECKPOINTS).remove()
             return moments
         refuse_other(folder.address, record.fingerprint, request.fingerprint)
@@ -131,6 +134,13 @@ class Request:
     missing: str
     stamps: dict[tuple[int, int], str] | None  # of each span, when an archive is kept and the source can tell
     where: Capacity
+    budget: int  # bytes, in each process
+    budget_asked: bool  # by the caller
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What workers must see on their machines."""
+        return self.source.paths + tuple(path for vector in self.vectors.values() for path in vector.paths)
 
     @property
     def fingerprint(self) -> dict[str, Any]:
@@ -170,6 +180,7 @@ class Result:
 
     moments: Moments
     reads: tuple[Read, ...]
+    shared: bool = True  # the workers write to the folder of the archive too
 
 
 def make_request(
@@ -185,14 +196,15 @@ def make_request(
         if thing is not None
     }
     where = capacity(cluster=source.processes)
+    budget = where.memory if memory is None else parse_memory(memory)
     plan = make_plan(
         _within(source.geometry, chosen),
         options,
-        budget=where.memory if memory is None else parse_memory(memory),
+        budget=budget,
         threads=where.threads,
     )
     stamps = _stamps(source, plan) if options.checksum else None
-    return Request(source, plan, vectors, reading.missing, stamps, where)
+    return Request(source, plan, vectors, reading.missing, stamps, where, budget, memory is not None)
 
 
 def run(
@@ -203,15 +215,18 @@ def run(
     What a cluster made is fetched, unless it is to stay there; then the result has a handle.
     """
     plan, token, client = request.plan, uuid.uuid4().hex[:12], request.where.client
+    shared, sights = True, {}
     if client is not None:
         check_cluster(client)
-    checkpoints = None if folder is None else _open_checkpoints(folder, request)
+        shared, sights = check_sight(client, request.paths, folder), look(request.paths)
+    checkpoints = None if folder is None or not shared else _open_checkpoints(folder, request)
     with display(progress) as tell:
         total = plan.nodes[-1].stop - plan.nodes[-1].start
         reporter = Reporter(tell, rows=total, row_bytes=plan.geometry.row_bytes, spans=len(plan.spans))
         report: Any = ThreadReport(reporter) if client is None else ClusterReport(f"rgcss-{token}")
         threads = 0 if client is None else request.where.threads
-        job = Job(token, plan, request.source, checkpoints, threads, report)
+        budget = (request.budget, request.budget_asked)
+        job = Job(token, plan, request.source, checkpoints, threads, report, *budget, sights)
         graph, key, resumed = build_graph(job, request.vectors)
         reporter.add(resumed, resumed=True)
         if client is None:
@@ -221,7 +236,7 @@ def run(
         else:
             (moments, reads), _ = run_on_cluster(client, graph, key, report, reporter)
         reporter.finish()
-    return Result(moments, reads)
+    return Result(moments, reads, shared)
 
 
 def build_graph(job: Job, vectors: dict[str, Vector]) -> tuple[Graph, str, int]:
@@ -243,16 +258,26 @@ def build_graph(job: Job, vectors: dict[str, Vector]) -> tuple[Graph, str, int]:
         i = todo.pop()
         node = plan.nodes[i]
         if is_saved(i):
-            graph[key_of(i)] = (run_span, job_key, i, [], None, None)
+            graph[key_of(i)] = _span_task(key_of(i), job_key, i, [], None, None)
             resumed += node.stop - node.start
         elif node.left is None or node.right is None:
-            graph[key_of(i)] = (run_span, job_key, i, *inputs[i])
+            graph[key_of(i)] = _span_task(key_of(i), job_key, i, *inputs[i])
         else:
-            graph[key_of(i)] = (run_merge, job_key, i, key_of(node.left), key_of(node.right))
+            graph[key_of(i)] = (run_merge, Place.of(job, i), key_of(node.left), key_of(node.right))
             todo += [node.left, node.right]
     end = f"rgcss-moments-{job.token}"
-    graph[end] = (run_finish, job_key, key_of(len(plan.nodes) - 1))
+    graph[end] = (run_finish, plan.options, job.source.names, key_of(len(plan.nodes) - 1))
     return graph, end, resumed
+
+
+def _span_task(key: Any, job_key: str, i: int, blocks: list[Any], weights: Any, mask: Any) -> Any:
+    """Return the task of a span; one that reads by itself is queued, and goes to whichever worker is free.
+
+    Dask would otherwise see so from the number of spans alone, and send few of them to where the job is.
+    """
+    if blocks or isinstance(weights, tuple) or isinstance(mask, tuple):  # keys of what Dask computes first
+        return (run_span, job_key, i, blocks, weights, mask)
+    return Task(key, run_span, TaskRef(job_key), i, [], weights, mask, _data_producer=True)
 
 
 def _inputs(job: Job, vectors: dict[str, Vector]) -> tuple[Graph, dict[int, tuple[Any, Any, Any]]]:

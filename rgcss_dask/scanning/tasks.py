@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from rgcss_dask.core.moments import Moments, NotFiniteError
+from rgcss_dask.core.accumulate import NotFiniteError
+from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.parts import Collector, Parts, Read
-from rgcss_dask.core.plan import Plan
+from rgcss_dask.core.plan import Options, Plan
 from rgcss_dask.core.sparse_rows import SparseRows
-from rgcss_dask.core.threads import single_threaded_blas
+from rgcss_dask.core.threads import freed_memory_kept, single_threaded_blas
 from rgcss_dask.scanning.checkpoint import Checkpoints
+from rgcss_dask.scanning.room import room_for
+from rgcss_dask.scanning.sight import Sights, check_here
+from rgcss_dask.scanning.versions import VERSION
 from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.vectors import checked_entries
 
 Report = Callable[[int, int], None]  # rows read, spans finished
+TELL_EVERY = 0.5  # seconds
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,10 @@ class Job:
     checkpoints: Checkpoints | None
     worker_threads: int  # of a Dask worker; 0 where the caller's process does the work
     report: Report
+    budget: int = 0  # bytes that a worker may use
+    budget_asked: bool = False  # by the caller; else a worker goes by its own memory
+    sights: Sights = field(default_factory=dict)  # what workers must see as the caller does
+    version: str = VERSION  # of the package, where the pass was begun
 
     def rows(self) -> tuple[int, int]:
         """First row of the pass, and the one past the last."""
@@ -50,12 +59,16 @@ class Elsewhere:
 def run_span(job: Job, index: int, blocks: list[Any], weights: Any, mask: Any) -> Parts | Elsewhere:
     """Read a span and add it up, unless a checkpoint has it."""
     node = job.plan.nodes[index]
-    found = find_saved(job, index)
+    place = Place.of(job, index)
+    found = place.find()
     if found is not None:
         return found
+    if job.worker_threads > 0:
+        check_here(job.token, job.version, job.sights)
     source = job.source.with_blocks(node.start, blocks) if blocks else job.source
     collector = Collector(job.plan.options, job.source.dtype, job.rows(), job.plan.tile_threads)
-    with _slot(job), nullcontext() if job.worker_threads == 0 else single_threaded_blas():
+    told = _Telling(job.report)
+    with _room(job), _own_process(job):
         for start, block in _ahead(source, list(job.plan.reads(node))):
             w = _entries("weights", weights, node.start, start, len(block))
             m = _entries("rows", mask, node.start, start, len(block))
@@ -63,50 +76,88 @@ def run_span(job: Job, index: int, blocks: list[Any], weights: Any, mask: Any) -
                 collector.add(block, start, w, m)
             except NotFiniteError as error:
                 raise NotFiniteError(error.row, error.column, error.value, job.source.address) from None
-            job.report(len(block), 0)
+            told.add(len(block))
+            del block  # or it would live on while the next one is read
         parts = collector.parts(node.start, node.stop)
-    job.report(0, 1)
-    return _keep(job, index, parts)
+    told.finish()
+    return place.keep(parts)
 
 
-def run_merge(job: Job, index: int, left: Parts | Elsewhere, right: Parts | Elsewhere) -> Parts | Elsewhere:
+class _Telling:
+    """Reports rows now and then: each report costs the one scheduler as much as a seventh of a span."""
+
+    def __init__(self, report: Report) -> None:
+        self._report, self._rows, self._last = report, 0, time.monotonic()
+
+    def add(self, rows: int) -> None:
+        """Count rows that were read."""
+        self._rows += rows
+        if time.monotonic() - self._last >= TELL_EVERY:
+            self._report(self._rows, 0)
+            self._rows, self._last = 0, time.monotonic()
+
+    def finish(self) -> None:
+        """Report the rest, and the span."""
+        self._report(self._rows, 1)
+
+
+def run_merge(place: Place, left: Parts | Elsewhere, right: Parts | Elsewhere) -> Parts | Elsewhere:
     """Merge two results, unless a checkpoint has them merged."""
     if isinstance(left, Elsewhere) or isinstance(right, Elsewhere):
-        found = find_saved(job, index)
+        found = place.find()
         if found is None:
             raise RuntimeError("a checkpoint vanished while the pass was running; run it again.")
         return found
-    # Only where a task runs once: a Dask worker may be asked for the same inputs again.
-    merged = left.merge(right, overwrite=job.worker_threads == 0)
-    return _keep(job, index, merged)
+    return place.keep(left.merge(right, overwrite=place.overwrite))
 
 
-def run_finish(job: Job, parts: Parts) -> tuple[Moments, tuple[Read, ...]]:
+def run_finish(options: Options, names: tuple[str, ...] | None, parts: Parts) -> tuple[Moments, tuple[Read, ...]]:
     """Make moments of the sums of all rows."""
-    return parts.moments(job.plan.options, job.source.names), parts.reads
+    return parts.moments(options, names), parts.reads
 
 
-def find_saved(job: Job, index: int) -> Parts | Elsewhere | None:
-    """Look for a checkpoint of the node, or of one above it."""
-    if job.checkpoints is None:
-        return None
-    for up in job.plan.path_up(index):
-        node = job.plan.nodes[up]
-        if node.saved and job.checkpoints.has(node.name):
-            if up != index:
-                return Elsewhere()
-            found = job.checkpoints.load(node.name)
-            if found is not None:  # else one above has just replaced it
-                return found
-    return None
+@dataclass(frozen=True)
+class Place:
+    """A node of the tree as its task knows it: so little that it travels with the task.
 
+    A merge that depended on the whole job would count every worker that has the job as near to its inputs.
+    """
 
-def _keep(job: Job, index: int, parts: Parts) -> Parts:
-    """Save the result if it is worth it, then drop the checkpoints it stands for."""
-    if job.checkpoints is not None and job.plan.nodes[index].saved:
-        job.checkpoints.save(job.plan.nodes[index].name, parts)
-        job.checkpoints.drop(job.plan.saved_below(index))
-    return parts
+    checkpoints: Checkpoints | None
+    name: str | None  # of its own checkpoint, if it is worth one
+    above: tuple[str, ...]  # checkpoints that would hold it too
+    below: tuple[str, ...]  # checkpoints that its own stands for
+    overwrite: bool  # inputs; only where a task runs once: a Dask worker may be asked for the same inputs again
+
+    @classmethod
+    def of(cls, job: Job, index: int) -> Place:
+        """Look up a node."""
+        plan, overwrite = job.plan, job.worker_threads == 0
+        if job.checkpoints is None:
+            return cls(None, None, (), (), overwrite)
+        mine, *up = plan.path_up(index)
+        above = tuple(plan.nodes[i].name for i in up if plan.nodes[i].saved)
+        if not plan.nodes[mine].saved:
+            return cls(job.checkpoints, None, above, (), overwrite)
+        return cls(job.checkpoints, plan.nodes[mine].name, above, tuple(plan.saved_below(index)), overwrite)
+
+    def find(self) -> Parts | Elsewhere | None:
+        """Look for a checkpoint of the node, or of one above it."""
+        if self.checkpoints is None:
+            return None
+        found = None
+        if self.name is not None and self.checkpoints.has(self.name):
+            found = self.checkpoints.load(self.name)  # None if one above has just replaced it
+        if found is None and any(self.checkpoints.has(name) for name in self.above):
+            return Elsewhere()
+        return found
+
+    def keep(self, parts: Parts) -> Parts:
+        """Save the result if it is worth it, then drop the checkpoints it stands for."""
+        if self.checkpoints is not None and self.name is not None:
+            self.checkpoints.save(self.name, parts)
+            self.checkpoints.drop(list(self.below))
+        return parts
 
 
 def _ahead(source: Source, reads: list[tuple[int, int]]) -> Iterator[tuple[int, NDArray[Any] | SparseRows]]:
@@ -118,10 +169,10 @@ def _ahead(source: Source, reads: list[tuple[int, int]]) -> Iterator[tuple[int, 
     with ThreadPoolExecutor(1, "rgcss-read") as pool:
         coming = pool.submit(source.read_block, *reads[0])
         for (start, _), after in zip(reads, [*reads[1:], None], strict=True):
-            block = coming.result()
+            ready = [coming.result()]
             if after is not None:
                 coming = pool.submit(source.read_block, *after)
-            yield start, block
+            yield start, ready.pop()
 
 
 def _entries(what: str, given: Any, span_start: int, start: int, count: int) -> NDArray[Any] | None:
@@ -132,17 +183,18 @@ def _entries(what: str, given: Any, span_start: int, start: int, count: int) -> 
     return checked_entries(what, np.asarray(given[first : first + count]), start)
 
 
-_slots: dict[str, threading.Semaphore] = {}
-_slots_lock = threading.Lock()
-
-
 @contextmanager
-def _slot(job: Job) -> Iterator[None]:
-    """Wait until one more span fits in the memory of this worker."""
-    if job.worker_threads <= job.plan.concurrency:
+def _own_process(job: Job) -> Iterator[None]:
+    """Set up the process of a Dask worker while a span is read; the caller's process was set up for the whole pass."""
+    if job.worker_threads == 0:
         yield
-        return
-    with _slots_lock:
-        slots = _slots.setdefault(job.token, threading.Semaphore(job.plan.concurrency))
-    with slots:
-        yield
+    else:
+        with single_threaded_blas(), freed_memory_kept():
+            yield
+
+
+def _room(job: Job) -> AbstractContextManager[None]:
+    """Wait until one more span fits in the memory of this worker; threads of the caller's process were counted."""
+    if job.worker_threads == 0:
+        return nullcontext()
+    return room_for(job.plan.memory // job.plan.concurrency, job.budget, asked=job.budget_asked)

@@ -12,6 +12,7 @@ from distributed.core import ConnectionPool
 from distributed.protocol.pickle import dumps
 
 import rgcss_dask
+from rgcss_dask.scanning.presence import address, run_on_scheduler
 
 VERSION = rgcss_dask.__version__
 # Seconds to wait for a worker to tell its version; one that is stopped or cut off must not stop a pass.
@@ -42,28 +43,31 @@ def make_probe() -> Callable[..., Any]:
     return probe
 
 
-def check_version(found: dict[str, Any], place: str) -> None:
+def check_version(found: str | None, place: str, wanted: str = VERSION) -> None:
     """Refuse a process with another version, and name both."""
-    if found["version"] != VERSION:
-        there = "not installed" if found["version"] is None else found["version"]
+    if found != wanted:
+        there = "not installed" if found is None else found
         raise RuntimeError(
-            f"every process of a cluster needs the same version of rgcss_dask: here it is {VERSION}, on {place} "
-            f"it is {there}. Install rgcss-dask=={VERSION} there and start it again."
+            f"every process of a cluster needs the same version of rgcss_dask: here it is {wanted}, on {place} "
+            f"it is {there}. Install rgcss-dask=={wanted} there and start it again."
         )
 
 
 def check_cluster(client: Client) -> None:
     """Refuse a cluster in which the scheduler or a worker has another version."""
     probe = make_probe()
-    address = client.scheduler_info()["address"]
-    found = client.run_on_scheduler(probe, VERSION, memory=False)  # type: ignore[no-untyped-call]
-    check_version(found, f"the scheduler {address}")
-    parts: tuple[Any, ...] = (probe, (VERSION, False), {})
+    found = run_on_scheduler(client, probe, VERSION, memory=False)
+    check_version(found["version"], f"the scheduler {address(client)}")
+    for worker, answer in ask_workers(client, probe, VERSION, False).items():
+        check_version(answer["version"], f"the worker {worker}")
+
+
+def ask_workers(client: Client, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
+    """Return what a function returns on every worker that answers in time."""
+    parts: tuple[Any, ...] = (function, args, {})
     asked = [dumps(part) for part in parts]  # type: ignore[no-untyped-call]
-    answers = client.run_on_scheduler(survey, *asked, PATIENCE)  # type: ignore[no-untyped-call]
-    for worker, answer in answers.items():
-        if answer is not None:
-            check_version(answer, f"the worker {worker}")
+    answers = run_on_scheduler(client, survey, *asked, PATIENCE)
+    return {worker: answer for worker, answer in answers.items() if answer is not None}
 
 
 async def survey(probe: bytes, args: bytes, options: bytes, patience: float, dask_scheduler: Any) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from rgcss_dask.core.plan import Cuts
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.sources.base import BLOCK_BYTES, ArraySource, Reading, Source, SparseSource, even_cuts, is_sparse
-from rgcss_dask.sources.zarr import ZarrSource, open_store, strict_group
+from rgcss_dask.sources.zarr import ZarrSource, local_paths, open_store, strict_group
+from rgcss_dask.storage.retrying import StoreError
 
 ENCODING = "encoding-type"
 SPARSE = ("csr_matrix", "csc_matrix")
@@ -55,6 +56,11 @@ class AnnDataSource(Source):
         if group.attrs[ENCODING] == "csc_matrix":
             raise ValueError(f"cells are read by rows; {address} holds them by columns (CSC). {CSC_ADVICE}")
         return cls(group, names, address, reading.missing)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where the group is on this machine."""
+        return local_paths(self._group.store, self._group.path)
 
     @property
     def cuts(self) -> Cuts:
@@ -101,6 +107,8 @@ def holds_anndata(thing: Any, reading: Reading) -> bool:
         return False
     try:
         group = _open_group(str(thing), reading.storage_options)
+    except StoreError:
+        raise
     except (OSError, ValueError):  # not a group, or not there: whoever opens the array says what is wrong
         return False
     return group.attrs.get(ENCODING) in ("anndata", *SPARSE)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.moments import check_real
+from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.core.plan import Cuts, Geometry
 from rgcss_dask.core.sparse_rows import SparseRows
 
@@ -62,6 +62,11 @@ class Source(ABC):
     def read_block(self, start: int, stop: int) -> NDArray[Any] | SparseRows:
         """Return rows to be multiplied: dense, or as they are stored where that is sparse."""
         return self.read(start, stop)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What it reads in the file system of this machine, which other machines may not have."""
+        return ()
 
     def stamps(self, edges: Cuts) -> list[str] | None:
         """Describe what is stored for each row range, without reading it, or None if that cannot be told.

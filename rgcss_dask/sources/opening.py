@@ -20,6 +20,7 @@ from rgcss_dask.sources.packed import unpacked
 from rgcss_dask.sources.xarray import XarraySource
 from rgcss_dask.sources.zarr import ZarrSource
 from rgcss_dask.storage.files import filesystem, is_url
+from rgcss_dask.storage.retrying import Retry
 
 
 class StackedSource(Source):
@@ -54,6 +55,11 @@ class StackedSource(Source):
     def processes(self) -> bool:
         """Whether other processes can read all of them."""
         return all(source.processes for source in self._sources)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of all of them."""
+        return tuple(path for source in self._sources for path in source.paths)
 
     @cached_property
     def cuts(self) -> Cuts:
@@ -113,7 +119,7 @@ def matches(pattern: str, reading: Reading) -> list[str]:
     """Return the addresses a pattern stands for, in order."""
     if is_url(pattern):
         fs, path = filesystem(pattern, reading.storage_options)
-        found = [fs.unstrip_protocol(name) for name in fs.glob(path)]
+        found = Retry.configured()("listed", pattern, lambda: [fs.unstrip_protocol(name) for name in fs.glob(path)])
     else:
         found = glob.glob(pattern)
     if not found:

@@ -42,6 +42,11 @@ class PackedSource(Source):
         return self._stored.processes
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """Where the array is on this machine."""
+        return self._stored.paths
+
+    @property
     def cuts(self) -> Cuts:
         """Where stored chunks begin."""
         return self._stored.cuts

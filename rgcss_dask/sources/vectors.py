@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import dask.array as da
 import numpy as np
 import zarr
-from dask.base import optimize
+from dask.base import is_dask_collection, optimize
 from numpy.typing import NDArray
 
 from rgcss_dask.core.plan import Cuts
 from rgcss_dask.sources.base import Reading
-from rgcss_dask.sources.zarr import open_array, strict_array
+from rgcss_dask.sources.zarr import local_paths, open_array, strict_array
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,9 @@ class Vector:
             thing = open_array(thing, reading.storage_options)
         if isinstance(thing, zarr.Array) and reading.missing == "raise":
             thing = strict_array(thing)
-        values = thing if isinstance(thing, zarr.Array | da.Array) else np.asarray(thing)
-        if isinstance(values, da.Array) and any(np.isnan(s) for s in values.shape):
-            values = values.compute_chunk_sizes()  # type: ignore[no-untyped-call]
+        values: Any = thing if isinstance(thing, zarr.Array) or is_dask_array(thing) else np.asarray(thing)
+        if is_dask_array(values) and any(np.isnan(s) for s in values.shape):
+            values = values.compute_chunk_sizes()
         if values.shape != (rows,):
             raise ValueError(f"{what} must have one entry per row; got shape {values.shape} for {rows:,} rows.")
         kinds = "b" if what == "rows" else "biuf"
@@ -50,8 +49,14 @@ class Vector:
         """Tell this vector from others."""
         if isinstance(self.values, np.ndarray):
             return f"crc32 {zlib.crc32(np.ascontiguousarray(self.values).data.cast('B')):08x}"
-        name = self.values.name if isinstance(self.values, da.Array) else str(self.values.store_path)
+        name = self.values.name if is_dask_array(self.values) else str(self.values.store_path)
         return f"{name} {self.values.dtype}"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where a Zarr array is on this machine."""
+        is_stored = isinstance(self.values, zarr.Array)
+        return local_paths(self.values.store, self.values.path) if is_stored else ()
 
     def inputs(self, edges: Cuts) -> tuple[dict[Any, Any], list[Any]]:
         """Return a Dask graph, and for each row range what a task is given: a key, a slice, or the Zarr array."""
@@ -62,6 +67,11 @@ class Vector:
         inner = self.values[int(edges[0]) : int(edges[-1])].rechunk((tuple(np.diff(edges).tolist()),))
         (array,) = optimize(inner)  # type: ignore[no-untyped-call]
         return dict(array.__dask_graph__()), array.__dask_keys__()
+
+
+def is_dask_array(thing: Any) -> bool:
+    """Recognise a Dask array without importing them: every worker loads this file, and that is half of the time."""
+    return is_dask_collection(thing) and hasattr(thing, "compute_chunk_sizes")
 
 
 def checked_entries(what: str, values: NDArray[Any], start: int) -> NDArray[Any]:

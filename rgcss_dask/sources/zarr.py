@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -20,9 +22,10 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, Zip
 from rgcss_dask.core.plan import Cuts
 from rgcss_dask.sources.base import Reading, Source, even_cuts
 from rgcss_dask.storage.files import filesystem, is_url
+from rgcss_dask.storage.remote import METADATA, fsspec_store, named, url_store
+from rgcss_dask.storage.retrying import Retry, StoreError
 
 COLUMN_NAMES = "column_names"  # attribute of a Zarr array: one name per column
-METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 
 
 class MissingChunkError(ValueError):
@@ -38,10 +41,10 @@ class ZarrSource(Source):
 
     def __init__(self, array: zarr.Array[Any], address: str, missing: str = "raise") -> None:
         self._missing = missing
-        self._store = array.store
+        self._store = fsspec_store(array.store) or array.store
         self.address, self.shape, self.dtype = address, array.shape, np.dtype(array.dtype)  # type: ignore[assignment]
         self.names = _column_names(array)
-        self._array = array if missing == "fill" else strict_array(array)
+        self._array = filled_array(array) if missing == "fill" else strict_array(array)
         self._unit = array.shards or array.chunks  # rows and columns of what is stored as one object
         self.waits = isinstance(self._store, FsspecStore) and not _is_process_local(self._store)
 
@@ -54,13 +57,18 @@ class ZarrSource(Source):
     def of(cls, thing: Any, reading: Reading) -> Source:
         """Open the array."""
         if isinstance(thing, zarr.Array):
-            return cls(thing, str(thing.store_path), reading.missing)
+            return cls(_rooted(thing), str(thing.store_path), reading.missing)
         return cls(open_array(str(thing), reading.storage_options), str(thing), reading.missing)
 
     @property
     def processes(self) -> bool:
         """Whether the store is outside this process."""
         return not _is_process_local(self._store)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where the array is on this machine."""
+        return local_paths(self._store, self._array.path)
 
     @property
     def array(self) -> zarr.Array[Any]:
@@ -78,6 +86,8 @@ class ZarrSource(Source):
             return np.asarray(self._array[start:stop])
         except MissingChunkError as error:
             raise self._missing_chunk(str(error)) from None
+        except (StoreError, PermissionError) as error:
+            raise type(error)(f"rows {start:,} to {stop - 1:,} of {self.address}: {error}") from error
         except Exception as error:  # whatever a codec or a store may raise
             raise self._damage(start, stop, error) from error
 
@@ -155,6 +165,35 @@ class _StrictStore(WrapperStore[Store]):
         return value
 
 
+class _FilledStore(WrapperStore[Store]):
+    """A store in which a chunk may be absent, but not be listed and then not be found: that is a store that fails."""
+
+    def __init__(self, store: Store, path: str) -> None:
+        super().__init__(store)
+        self._path, self._once = path, threading.Lock()
+        self._listed: dict[str, str] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _FilledStore, (self._store, self._path)
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        value = await super().get(key, prototype, byte_range)
+        if value is None and key.rsplit("/", 1)[-1] not in METADATA and key in await asyncio.to_thread(self._keys):
+            raise StoreError(
+                f"the store lists {key} of {self._path or self._store} and then says that it is not there. "
+                "Make the same call again when the store is well."
+            )
+        return value
+
+    def _keys(self) -> dict[str, str]:
+        """List the chunks when one is first not found; an archive that has them all is not listed."""
+        with self._once:
+            store = fsspec_store(self._store)
+            if self._listed is None:
+                self._listed = (None if store is None else _listing(store, self._path)) or {}
+            return self._listed
+
+
 def open_array(address: str, storage_options: dict[str, Any] | None = None) -> zarr.Array[Any]:
     """Open a Zarr array for reading at a path or URL, also within a group or a zip file."""
     store, path = open_store(address, storage_options or {})
@@ -173,17 +212,16 @@ def open_array(address: str, storage_options: dict[str, Any] | None = None) -> z
 def open_store(address: str, storage_options: dict[str, Any]) -> tuple[Store, str]:
     """Return the store at a path or URL, and the path within it, for reading."""
     if is_url(address):
-        filesystem(address, storage_options)  # says which package is missing
-        return FsspecStore.from_url(address, storage_options=storage_options, read_only=True), ""
+        return url_store(address, storage_options, read_only=True), ""
     parts = Path(address).expanduser().parts
     for i, part in enumerate(parts):
         archive = Path(*parts[: i + 1])
         if part.endswith(".zip") and archive.is_file():
-            return ZipStore(archive, mode="r"), "/".join(parts[i + 1 :])
+            return ZipStore(archive.absolute(), mode="r"), "/".join(parts[i + 1 :])
     path = Path(*parts) if parts else Path()
     if not path.exists():
         raise FileNotFoundError(f"there is no Zarr array at {address}: no such path.")
-    return LocalStore(path, read_only=True), ""
+    return LocalStore(path.absolute(), read_only=True), ""  # workers may have started in another folder
 
 
 def _list_arrays(address: str, store: Store, path: str) -> str:
@@ -195,13 +233,44 @@ def _list_arrays(address: str, store: Store, path: str) -> str:
 
 def strict_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
     """Return the array such that reading a missing chunk is a `MissingChunkError`."""
-    return zarr.open_array(_StrictStore(array.store), path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
+    store, zarr_format = _StrictStore(named(array.store)), array.metadata.zarr_format
+    return zarr.open_array(store, path=array.path, mode="r", zarr_format=zarr_format)
+
+
+def filled_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
+    """Return the array such that a missing chunk is the fill value only if the store does not list it."""
+    store = fsspec_store(array.store)
+    if store is None or _is_process_local(store):
+        return array
+    inner = _FilledStore(named(array.store), array.path)
+    return zarr.open_array(inner, path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
 
 
 def strict_group(group: zarr.Group) -> zarr.Group:
     """Return the group such that reading a missing chunk in it is a `MissingChunkError`."""
-    store, zarr_format = _StrictStore(group.store), group.metadata.zarr_format
+    store, zarr_format = _StrictStore(named(group.store)), group.metadata.zarr_format
     return zarr.open_group(store, path=group.path, mode="r", zarr_format=zarr_format)
+
+
+def local_paths(store: Store, inside: str) -> tuple[str, ...]:
+    """Return where a store is in the file system of this machine, which other machines may not have."""
+    while isinstance(store, WrapperStore):
+        store = store._store
+    if isinstance(store, ZipStore):
+        return (os.path.abspath(store.path),)
+    if isinstance(store, LocalStore):
+        return (os.path.abspath(store.root / inside),)
+    if isinstance(store, FsspecStore) and "file" in str(store.fs.protocol):
+        return (os.path.abspath(f"{store.path}/{inside}"),)
+    return ()
+
+
+def _rooted(array: zarr.Array[Any]) -> zarr.Array[Any]:
+    """Return the array with the whole path of its store: workers may have started in another folder."""
+    if not isinstance(array.store, LocalStore) or array.store.root.is_absolute():
+        return array
+    store = LocalStore(array.store.root.absolute(), read_only=True)
+    return zarr.open_array(store, path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
 
 
 def _is_process_local(store: Store) -> bool:
@@ -223,10 +292,12 @@ def _listing(store: FsspecStore, path: str) -> dict[str, str] | None:
     options = {k: v for k, v in store.fs.storage_options.items() if k != "asynchronous"}
     fs, root = filesystem(store.fs.unstrip_protocol(store.path), options)
     fs.invalidate_cache()
+    where = f"{root}/{path}" if path else root
+    found = Retry.configured()("listed", fs.unstrip_protocol(where), lambda: fs.find(where, detail=True))
     times = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created", "last_modified")
     return {
         name.removeprefix(f"{root.rstrip('/')}/"): f"{info.get('size')}@{[info.get(t) for t in times]}"
-        for name, info in fs.find(f"{root}/{path}" if path else root, detail=True).items()
+        for name, info in found.items()
     }
 
 

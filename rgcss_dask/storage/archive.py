@@ -20,12 +20,14 @@ from threadpoolctl import threadpool_info
 from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.errors import ContainsArrayError
-from zarr.storage import FsspecStore, LocalStore
+from zarr.storage import LocalStore
 
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.sources.zarr import MissingChunkError, strict_array
+from rgcss_dask.sources.zarr import MissingChunkError, strict_group
 from rgcss_dask.storage.claim import claimed
 from rgcss_dask.storage.files import Folder, is_url
+from rgcss_dask.storage.remote import FreshStore, url_store
+from rgcss_dask.storage.retrying import StoreError
 
 FORMAT = 1
 ATTRIBUTE = "rgcss_dask"
@@ -110,7 +112,8 @@ def write(folder: Folder, moments: Moments, record: Record) -> None:
     root = zarr.open_group(store, mode="a", zarr_format=3)
     old = [entry for entry in folder.names() if VERSION.fullmatch(entry)]
     name = f"v{uuid.uuid4().hex[:12]}"
-    head = _write_moments(root.create_group(name), moments)
+    fresh = FreshStore(_store(folder.within(name), read_only=False))
+    head = _write_moments(zarr.create_group(fresh, zarr_format=3), moments)
     content: dict[str, Any] = {
         "current": name,
         "moments": head,
@@ -129,8 +132,10 @@ def read(folder: Folder) -> tuple[Moments, Record]:
     store = _store(folder, read_only=True)
     content = _content(zarr.open_group(store, mode="r"), folder)
     try:
-        group = zarr.open_group(store, path=content["current"], mode="r")
+        group = strict_group(zarr.open_group(store, path=content["current"], mode="r"))
         return _read_moments(group, content["moments"]), found
+    except (StoreError, PermissionError):
+        raise
     except (MissingChunkError, FileNotFoundError, KeyError):
         raise ValueError(f"the archive {folder.address} is incomplete: a part of it was removed.") from None
     except Exception as error:  # whatever a codec may raise
@@ -165,7 +170,7 @@ def dated(note: str) -> str:
 def _store(folder: Folder, *, read_only: bool) -> Store:
     if folder.is_local:
         return LocalStore(folder.address, read_only=read_only)
-    return FsspecStore.from_url(folder.address, storage_options=folder.storage_options, read_only=read_only)
+    return url_store(folder.address, folder.storage_options, read_only=read_only, retry=folder.retry)
 
 
 def _current(root: zarr.Group) -> str | None:
@@ -216,7 +221,7 @@ def _read_moments(group: zarr.Group, head: dict[str, Any]) -> Moments:
         array = group[name]
         if not isinstance(array, zarr.Array):
             raise KeyError(name)
-        arrays[name] = np.asarray(strict_array(array)[...])
+        arrays[name] = np.asarray(array[...])
     parts = {
         kind: tuple(_read_moments(_subgroup(group, f"{kind}/{i}"), part) for i, part in enumerate(head[kind]))
         for kind in ("folds", "groups")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from rgcss_dask.core.moments import check_real
+from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.sources.base import Source, frame_dtype
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.storage.files import is_url

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
+
+from rgcss_dask.storage.retrying import Retry
+
+T = TypeVar("T")
+ONCE = {"total_max_attempts": 1, "mode": "standard"}  # for botocore
+LARGE = 100 * 2**20  # bytes from which on s3fs writes an object in parts
 
 # Protocol -> the extra of this package that brings what it needs.
 EXTRAS = {
@@ -28,10 +35,27 @@ def is_url(address: str) -> bool:
     return "://" in address or "::" in address
 
 
+def options_of(address: str, storage_options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the storage options, with botocore told to ask once: `Retry` alone asks again."""
+    options = dict(storage_options or {})
+    if address.split("://")[0] not in ("s3", "s3a"):
+        return options
+    set_by_user = options.get("config_kwargs", fsspec.config.conf.get("s3", {}).get("config_kwargs", {}))
+    # Without concurrency an object is read in one request. Otherwise s3fs asks for its size first, and joins parts of
+    # large ones without looking whether each has the length it should have.
+    return {"max_concurrency": 1, **options, "config_kwargs": {"retries": ONCE, **set_by_user}}
+
+
+def tried_once(fs: Any) -> None:
+    """Have s3fs ask once too, for which it has no option, where the file system was made with `options_of`."""
+    if "s3" in fs.protocol and "total_max_attempts" in fs.config_kwargs.get("retries", ()):
+        fs.retries = 1
+
+
 def filesystem(address: str, storage_options: dict[str, Any] | None = None) -> tuple[Any, str]:
     """Return the fsspec file system of an address and the path in it."""
     try:
-        fs, path = fsspec.core.url_to_fs(address, **(storage_options or {}))
+        fs, path = fsspec.core.url_to_fs(address, **options_of(address, storage_options))
     except ImportError as error:
         protocol = address.split("::")[-1].split("://")[0]
         extra = EXTRAS.get(protocol)
@@ -39,6 +63,7 @@ def filesystem(address: str, storage_options: dict[str, Any] | None = None) -> t
         raise ImportError(f"reading {address} needs a package that is not installed: {way_out}.") from error
     except ValueError as error:
         raise ValueError(f"{address} cannot be opened: {error}.") from error
+    tried_once(fs)
     return fs, path
 
 
@@ -48,6 +73,11 @@ class Folder:
 
     address: str
     storage_options: dict[str, Any] = field(default_factory=dict, hash=False)
+    retry: Retry = field(default_factory=Retry.configured)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the file system: another process makes its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "_where"}
 
     @cached_property
     def _where(self) -> tuple[Any, str]:
@@ -59,19 +89,28 @@ class Folder:
         return "file" in self._protocols or "local" in self._protocols
 
     @property
+    def root(self) -> str:
+        """The path of the folder in its file system."""
+        return str(self._where[1])
+
+    @property
     def _protocols(self) -> tuple[str, ...]:
         protocol = self._where[0].protocol
         return (protocol,) if isinstance(protocol, str) else tuple(protocol)
 
+    def _tried(self, verb: str, name: str, ask: Callable[[], T]) -> T:
+        """Ask the store; one on this machine once."""
+        return ask() if self.is_local else self.retry(verb, f"{self.address}/{name}".rstrip("/"), ask)
+
     def within(self, name: str) -> Folder:
         """Return a folder in this one."""
-        return Folder(f"{self.address.rstrip('/')}/{name}", self.storage_options)
+        return Folder(f"{self.address.rstrip('/')}/{name}", self.storage_options, self.retry)
 
     def read(self, name: str) -> bytes | None:
         """Return what a file holds, or None if there is no such file."""
         fs, root = self._where
         try:
-            return bytes(fs.cat_file(f"{root}/{name}"))
+            return self._tried("read", name, lambda: bytes(fs.cat_file(f"{root}/{name}")))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -81,13 +120,17 @@ class Folder:
         if self.is_local:
             return Path(root, name).exists()
         fs.invalidate_cache()
-        return bool(fs.exists(f"{root}/{name}"))
+        try:
+            self._tried("looked for", name, lambda: fs.info(f"{root}/{name}"))
+        except FileNotFoundError:
+            return False
+        return True
 
     def write(self, name: str, *pieces: bytes | memoryview) -> None:
         """Write a file: a reader finds the old one or the new one, never a part."""
-        fs, root = self._where
+        root = self._where[1]
         if not self.is_local:  # object stores show an object when it is complete
-            fs.pipe_file(f"{root}/{name}", b"".join(pieces))
+            self._put(name, b"".join(pieces))
             return
         path = Path(root, name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,14 +143,28 @@ class Folder:
         finally:
             draft.unlink(missing_ok=True)
 
+    def _put(self, name: str, content: bytes) -> None:
+        fs, root = self._where
+        if "s3" not in self._protocols or len(content) < LARGE:
+            self._tried("written", name, lambda: fs.pipe_file(f"{root}/{name}", content))
+            return
+        # In parts: botocore sends again the one that failed, so that not all of them have to go again.
+        once = options_of(self.address, self.storage_options)
+        retries = {"total_max_attempts": self.retry.tries, "mode": "standard"}
+        options = {**once, "max_concurrency": 10, "config_kwargs": {**once["config_kwargs"], "retries": retries}}
+        fs, root = filesystem(self.address, options)
+        place = f"{self.address}/{name} (in parts, each up to {self.retry.tries} times)"
+        Retry(tries=1)("written", place, lambda: fs.pipe_file(f"{root}/{name}", content))
+
     def names(self) -> list[str]:
         """List the files of the folder."""
         fs, root = self._where
         fs.invalidate_cache()
         try:
-            return sorted(str(entry).rsplit("/", 1)[-1] for entry in fs.ls(root, detail=False))
+            found = self._tried("listed", "", lambda: fs.ls(root, detail=False))
         except FileNotFoundError:
             return []
+        return sorted(str(entry).rsplit("/", 1)[-1] for entry in found)
 
     def remove(self, name: str = "") -> None:
         """Remove a file or a folder with all in it, if it is there."""
@@ -115,7 +172,7 @@ class Folder:
         path = f"{root}/{name}" if name else root
         fs.invalidate_cache()
         try:
-            fs.rm(path, recursive=True)
+            self._tried("removed", name, lambda: fs.rm(path, recursive=True))
         except FileNotFoundError:
             pass  # another process of the same pass was first
 

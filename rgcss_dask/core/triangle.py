@@ -1,0 +1,78 @@
+"""Sums kept in the lower triangle of an n x n matrix, in place, while other threads work."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cython_blas
+
+Array = NDArray[np.float64]
+
+# Columns of the lower triangle done at once, so that no second n x n matrix is needed when n is large.
+TILE = 2048
+# Rows of a triangle done at once, so that they are in cache.
+BAND = 64
+
+
+def lower_tiles(n: int) -> Iterator[tuple[slice, slice]]:
+    """Yield rows and columns of the tiles on and left of the diagonal."""
+    strips = [slice(start, min(start + TILE, n)) for start in range(0, n, TILE)]
+    for i, rows in enumerate(strips):
+        for columns in strips[: i + 1]:
+            yield rows, columns
+
+
+def add_outer(G: Array, terms: list[tuple[Array, Array]]) -> None:
+    """Add the outer products u v' to the lower triangle, a band of rows at a time."""
+    U = np.stack([u for u, _ in terms], axis=1)
+    V = np.stack([v for _, v in terms])
+    for start in range(0, len(G), BAND):
+        stop = min(start + BAND, len(G))
+        G[start:stop, :stop] += U[start:stop] @ V[:, :stop]
+
+
+def add_products(X: Array, G: Array, rows: slice, columns: slice) -> None:
+    """Add X'X to one tile of G; on the diagonal to the lower triangle only.
+
+    NumPy's product needs a temporary and one more reading of G, and SciPy's own wrappers keep the GIL.
+    """
+    A, B, corner = X[:, columns], X[:, rows], G[rows, columns]
+    m, lda, ldc = len(X), X.strides[0] // X.itemsize, G.strides[0] // G.itemsize
+    # To Fortran a matrix of rows is its transpose, and a lower triangle an upper one.
+    if rows == columns:
+        _dsyrk(b"U", b"N", corner.shape[0], m, 1.0, A, lda, 1.0, corner, ldc)
+    else:
+        _dgemm(b"N", b"T", corner.shape[1], corner.shape[0], m, 1.0, A, lda, B, lda, 1.0, corner, ldc)
+
+
+class _Routine:
+    """A routine of the BLAS that SciPy brings; ctypes lets other threads run while it works."""
+
+    def __init__(self, name: str) -> None:
+        capsule, python = cython_blas.__pyx_capi__[name], ctypes.pythonapi
+        name_of, address_of = python.PyCapsule_GetName, python.PyCapsule_GetPointer
+        name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
+        address_of.restype, address_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        signature: bytes = name_of(capsule)
+        arguments = [ctypes.c_void_p] * (signature.count(b",") + 1)
+        self._routine = ctypes.CFUNCTYPE(None, *arguments)(address_of(capsule, signature))
+
+    def __call__(self, *arguments: Any) -> None:
+        """Call the routine; every argument is passed by its address."""
+        self._routine(*(_address(argument) for argument in arguments))
+
+
+def _address(argument: Any) -> Any:
+    if isinstance(argument, np.ndarray):
+        return argument.ctypes.data
+    if isinstance(argument, bytes):
+        return ctypes.byref(ctypes.c_char(argument))
+    # 64 bits also where BLAS reads the lower 32 of them.
+    return ctypes.byref(ctypes.c_int64(argument) if isinstance(argument, int) else ctypes.c_double(argument))
+
+
+_dsyrk, _dgemm = _Routine("dsyrk"), _Routine("dgemm")

@@ -1,0 +1,120 @@
+"""Options of the command line: kinds of values, and the options that commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    Parsed = click.ParamType[Any]
+else:  # generic only in the newest releases of click
+    Parsed = click.ParamType
+
+
+class Names(Parsed):
+    """Columns by index or name, with commas between them."""
+
+    name = "columns"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
+        """Split at commas; whole numbers are indices."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",") if part.strip()]
+        return tuple(int(part) if part.lstrip("-").isdigit() else part for part in parts)
+
+
+class Scale(Parsed):
+    """A number, or std."""
+
+    name = "std|NUMBER"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
+        """Take std as it is and the rest as a number."""
+        try:
+            return "std" if value == "std" else float(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither 'std' nor a number.", param, ctx)
+
+
+class Lambda(Parsed):
+    """One number, several with commas, or cv."""
+
+    name = "NUMBER|LIST|cv"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str | tuple[float, ...]:
+        """Take cv as it is and the rest as numbers."""
+        if not isinstance(value, str) or value == "cv":
+            return value
+        try:
+            return tuple(float(part) for part in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is neither 'cv' nor numbers with commas between them.", param, ctx)
+
+
+class ImageShape(Parsed):
+    """Height and width, such as 28x28."""
+
+    name = "HxW"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
+        """Split at the x."""
+        parts = str(value).lower().split("x")
+        if len(parts) != 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
+            self.fail(f"{value!r} is not of the form 28x28.", param, ctx)
+        return int(parts[0]), int(parts[1])
+
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _together(*options: Decorator) -> Decorator:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
+memory_option = click.option("--memory", metavar="SIZE", help="Most memory to use in a process, such as 2GiB.")
+
+
+def _gather_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Hand a command what says which cluster it works on as one argument."""
+    names = ("scheduler", "scheduler_file", "workers", "tls_ca", "tls_cert", "tls_key", "timeout")
+
+    @wraps(command)
+    def gathered(**given: Any) -> Any:
+        return command(cluster={name: given.pop(name) for name in names}, **given)
+
+    return gathered
+
+
+cluster_options = _together(
+    click.option("--scheduler", metavar="ADDRESS", help="Work on the Dask cluster at this address."),
+    click.option("--scheduler-file", type=click.Path(), help="Work on the Dask cluster described in this file."),
+    click.option("--workers", type=click.IntRange(1), help="Start so many local worker processes for this command."),
+    click.option("--tls-ca", type=click.Path(), help="Authority whose certificates the cluster has (PEM)."),
+    click.option("--tls-cert", type=click.Path(), help="Certificate to show to the cluster (PEM)."),
+    click.option("--tls-key", type=click.Path(), help="Its key (PEM)."),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(0, min_open=True),
+        metavar="SECONDS",
+        help="How long to wait for the scheduler to answer (30 s if not given), and for a worker to be there (300 s).",
+    ),
+    _gather_cluster,
+)
+question_options = _together(
+    click.option("--objective", type=click.Choice(["unselected", "all"]), default="unselected", show_default=True),
+    click.option("--center", is_flag=True, help="Subtract the column means first."),
+    click.option("--scale", type=Scale(), help="Divide by standard deviations, or by a number, first."),
+    click.option("--include", type=Names(), default=(), help="Columns to take first, by index or name."),
+    click.option("--exclude", type=Names(), default=(), help="Columns never to take."),
+    click.option("--refine", is_flag=True, help="Exchange picked columns while that lowers the loss."),
+)
