@@ -1,0 +1,181 @@
+"""How large a cluster should be: a model of the pass, from constants measured on one machine of two cores.
+
+python deploy/sizing.py                                      # the tables of deploy/README.md
+python deploy/sizing.py --write                              # ... put in their places there
+python deploy/sizing.py 1e9x784:uint8 --folds 5 --workers 20 --threads 8
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from rgcss_dask.core.plan import Options, size
+from rgcss_dask.core.sizing import Constants, Machines, Matrix, estimate, heartbeats, planned
+from rgcss_dask.scanning.budget import SHARE
+
+HERE = Path(__file__).parent
+MEASURED, README = HERE / "measured.json", HERE / "README.md"
+FOLDS = 5
+MATRICES = (
+    Matrix(10**8, 784, "uint8", Options(folds=FOLDS)),
+    Matrix(10**10, 784, "uint8", Options(folds=FOLDS)),
+    Matrix(10**12, 784, "uint8", Options(folds=FOLDS)),
+    Matrix(10**9, 4096, "float32", Options(folds=FOLDS)),
+    Matrix(10**8, 20_000, "float64"),
+)
+CLUSTERS = (Machines(1, 8), Machines(10, 8), Machines(100, 8), Machines(1000, 8))
+
+
+def main() -> None:
+    """Print the tables, write them, or answer for one matrix and cluster."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("matrix", nargs="?", type=matrix, help="ROWSxCOLUMNS:DTYPE, such as 1e9x784:uint8")
+    parser.add_argument("--folds", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=8, help="of each worker (default: %(default)s)")
+    parser.add_argument("--write", action="store_true", help="put the tables into deploy/README.md")
+    given = parser.parse_args()
+    measured = json.loads(MEASURED.read_text())
+    if given.matrix is not None:
+        asked = Matrix(given.matrix.rows, given.matrix.columns, given.matrix.dtype, Options(folds=given.folds))
+        print(clusters_table(measured, [asked], [Machines(given.workers, given.threads)]))
+    elif given.write:
+        README.write_text(filled(README.read_text(), measured))
+    else:
+        print("\n\n".join(tables(measured).values()))
+
+
+def matrix(text: str) -> Matrix:
+    """Read a matrix from the command line."""
+    found = re.fullmatch(r"([0-9.e+_]+)x([0-9_]+):(\w+)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"a matrix is given as ROWSxCOLUMNS:DTYPE, such as 1e9x784:uint8; got {text!r}"
+        )
+    return Matrix(int(float(found[1])), int(found[2]), found[3])
+
+
+def tables(measured: dict) -> dict[str, str]:
+    """Return everything in deploy/README.md that comes from measurements, by the name of its place."""
+    return {
+        "measured": measured_list(measured),
+        "rates": rates_table(measured),
+        "memory": memory_table(),
+        "clusters": clusters_table(measured, MATRICES, CLUSTERS),
+    }
+
+
+def filled(text: str, measured: dict) -> str:
+    """Return the README with each table between its marks."""
+    for name, table in tables(measured).items():
+        marks = f"<!-- {name}: python deploy/sizing.py --write -->", f"<!-- end of {name} -->"
+        before, _, rest = text.partition(marks[0])
+        _, found, after = rest.partition(marks[1])
+        if not found:
+            raise ValueError(f"{README} has no place for {name}: {marks[0]} ... {marks[1]}")
+        text = f"{before}{marks[0]}\n{table}\n{marks[1]}{after}"
+    return text
+
+
+def measured_list(measured: dict) -> str:
+    """Say what was measured, target beside figure."""
+    m, cores = measured, measured["cores"]
+    loads = ", ".join(f"{load:.1f} ({part})" for part, load in m["load"].items())
+    long = f"{m['processes_over_threads_seconds']:.0f} s"
+    return "\n".join(
+        [
+            f"- {cores} threads are {m['speedup_threads']:.2f} times as fast as one, {cores} worker processes "
+            f"{m['speedup_processes']:.2f} times.",
+            f"- Dask's threads take {m['threads_over_bare_loop']:.2f} times a bare loop over the same spans, worker "
+            f"processes {m['processes_over_bare_loop']:.2f} times (target: under 1.10); of its processor time "
+            f"{m['threads_over_bare_loop_processor']:.2f} and {m['processes_over_bare_loop_processor']:.2f} times.",
+            f"- On a pass of {long}, worker processes take {m['processes_over_threads']:.2f} times the threads "
+            f"(target: at most 1.15), and {m['processes_over_threads_processor']:.2f} times their processor time.",
+            f"- {m['spans_measured']:,} spans on {m['workers_measured']} workers keep the scheduler busy for "
+            f"{_us(m['span_seconds'])} a span, {_us(m['merge_seconds'])} a merge and {_us(m['report_seconds'])} for "
+            f"the news of one read, and take {m['span_bytes'] / 1e3:.0f} kB of its memory for a span and its merge.",
+            f"- A heartbeat costs the scheduler {_us(m['heartbeat_seconds'])}; 1,000 workers send "
+            f"{heartbeats(1000):.0f} in a second.",
+            f"- The machine's load meanwhile: {loads}; what is above {cores} was others' work and disturbs the times. "
+            "The figures of the scheduler and the rows a second are of processor time.",
+        ]
+    )
+
+
+def _us(seconds: float) -> str:
+    return f"{1e6 * seconds:.0f} us"
+
+
+def rates_table(measured: dict) -> str:
+    """Rows a second for each core, as measured and as the model has it."""
+    constants = Constants.of(measured)
+    columns = list(next(iter(measured["rows_per_second"].values())))
+    lines = [f"| rows/s per core | {' | '.join(f'n = {n}' for n in columns)} |", "|---" * (1 + len(columns)) + "|"]
+    for dtype, points in measured["rows_per_second"].items():
+        model = [1 / constants.speeds[dtype].seconds(int(n)) for n in columns]
+        lines.append(f"| {dtype}, measured | {' | '.join(_two_digits(points[n]) for n in columns)} |")
+        lines.append(f"| {dtype}, model | {' | '.join(map(_two_digits, model))} |")
+    return "\n".join(lines)
+
+
+def memory_table() -> str:
+    """Memory limit for a worker, from the package's own plan."""
+    threads, folds = (1, 2, 4, 8), (0, FOLDS)
+    head = [f"{t} thread{'s' * (t > 1)}{f', {f} folds' * (f > 0)}" for f in folds for t in threads]
+    lines = [f"| memory for a worker | {' | '.join(head)} |", "|---" * (1 + len(head)) + "|"]
+    for n, dtype in ((784, "uint8"), (4096, "float32"), (10_000, "float64"), (20_000, "float64")):
+        made = [planned(Matrix(10**8, n, dtype, Options(folds=f)), t) for f in folds for t in threads]
+        cells = [size(_limit(plan.memory)) for plan in made]
+        lines.append(f"| n = {n:,}, {dtype} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _limit(memory: int) -> int:
+    """Memory limit that lets the plan have what it wants: the package takes a share of the limit."""
+    return math.ceil(memory / SHARE)
+
+
+def clusters_table(measured: dict, matrices: Sequence[Matrix], clusters: Sequence[Machines]) -> str:
+    """Say how long a pass takes on each cluster, and what it asks of store, network and scheduler."""
+    constants = Constants.of(measured)
+    head = "matrix, workers x threads, threads with work, pass, store gives, memory for a worker, one merge sends"
+    head = f"| {' | '.join(head.split(', '))} | scheduler busy |"
+    lines = [head, "|---" * 8 + "|"]
+    for asked in matrices:
+        folds = f", {asked.options.folds} folds" if asked.options.folds else ""
+        name = f"{asked.rows:.0e} x {asked.columns:,} {asked.dtype}{folds}".replace("e+", "e")
+        for machines in clusters:
+            made = estimate(asked, machines, constants)
+            cells = [
+                f"{name}, {size(asked.bytes)}",
+                f"{machines.workers:,} x {machines.threads}",
+                f"{made.threads:,}",
+                duration(made.seconds),
+                f"{size(int(asked.bytes / made.seconds))}/s",
+                size(_limit(made.memory)),
+                size(made.result_bytes) if machines.workers > 1 else "",
+                f"{_two_digits(100 * made.scheduler_share)} %",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def duration(seconds: float) -> str:
+    """Write a time for people, with two digits."""
+    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{_two_digits(seconds / length)} {unit}"
+    return f"{_two_digits(seconds)} s"
+
+
+def _two_digits(value: float) -> str:
+    return f"{float(f'{value:.2g}'):,.10g}"
+
+
+if __name__ == "__main__":
+    main()
