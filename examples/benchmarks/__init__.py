@@ -1,0 +1,1 @@
+"""Side by side with what one would use instead: `python -m examples.benchmarks`."""

@@ -1,0 +1,119 @@
+"""Ways to choose k columns without labels: ours, and what one would use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+import numpy as np
+import scipy.linalg
+import scipy.linalg.interpolative
+from numpy.typing import ArrayLike, NDArray
+from sklearn.cluster import FeatureAgglomeration
+from sklearn.decomposition import PCA
+from sklearn.feature_selection import VarianceThreshold
+
+import rgcss_dask as rg
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Selector:
+    """One contender."""
+
+    name: str
+    pick: Callable[[Array, int], ArrayLike]  # (rows, k) -> k column numbers
+    needs: str = "numpy"  # the module without which it is left out
+    ours: bool = False
+    nested: bool = False  # fewer columns are the first of more, so that the largest k answers for all
+    draws: int = 1  # to average, where it is random
+
+
+def ours(**options: object) -> Callable[[Array, int], ArrayLike]:
+    return lambda A, k: rg.RGCSS(n_features_to_select=k, **options).fit(A).selected_
+
+
+def explicit_greedy(A: Array, k: int) -> list[int]:
+    """Pick as pycss does: the residual covariance is kept whole, updated and scored anew for each column."""
+    E = A.T @ A
+    floor = len(E) * np.finfo(float).eps * np.diagonal(E).max()
+    picked: list[int] = []
+    for _ in range(k):
+        left = np.diagonal(E)
+        scores = np.where(left > floor, np.einsum("ij,ij->j", E, E) / np.where(left > floor, left, 1.0), -1.0)
+        scores[picked] = -2.0
+        picked.append(int(np.argmax(scores)))
+        w = E[:, picked[-1]] / np.sqrt(max(E[picked[-1], picked[-1]], floor))
+        E = E - np.outer(w, w)
+    return picked
+
+
+def matter(kind: str) -> Callable[[Array, int], ArrayLike]:
+    def pick(A: Array, k: int) -> ArrayLike:
+        return getattr(import_module("skmatter.feature_selection"), kind)(n_to_select=k).fit(A).selected_idx_
+
+    return pick
+
+
+def sensors(A: Array, k: int) -> ArrayLike:
+    basis = import_module("pysensors.basis").SVD(n_basis_modes=k)
+    model = import_module("pysensors.reconstruction").SSPOR(n_sensors=k, basis=basis)
+    return model.fit(A, quiet=True).get_selected_sensors()
+
+
+def fastcan(A: Array, k: int) -> ArrayLike:
+    """Unsupervised, as its documentation does it: the targets are the first k principal components."""
+    return import_module("fastcan").FastCan(k, verbose=0).fit(A, PCA(k).fit_transform(A)).indices_
+
+
+def pivoted_qr(A: Array, k: int) -> ArrayLike:
+    return scipy.linalg.qr(A, mode="r", pivoting=True)[1][:k]
+
+
+def interpolative(A: Array, k: int) -> ArrayLike:
+    return scipy.linalg.interpolative.interp_decomp(A, k, rng=0)[0][:k]
+
+
+def largest_variances(A: Array, k: int) -> ArrayLike:
+    """Rank the columns by what scikit-learn's filter compares with its threshold; at a tie the first ones."""
+    return np.argsort(-VarianceThreshold().fit(A).variances_, kind="stable")[:k]
+
+
+def agglomerated(A: Array, k: int) -> list[int]:
+    """Cluster the columns and take from each cluster the one most like the cluster's mean."""
+    labels = FeatureAgglomeration(n_clusters=k).fit(A).labels_
+    picked = []
+    for label in range(k):
+        members = np.flatnonzero(labels == label)
+        away = A[:, members] - A[:, members].mean(axis=1, keepdims=True)
+        picked.append(int(members[np.argmin(np.einsum("ij,ij->j", away, away))]))
+    return picked
+
+
+_DRAWS = np.random.default_rng(0)
+
+
+def at_random(A: Array, k: int) -> ArrayLike:
+    return _DRAWS.choice(A.shape[1], k, replace=False)
+
+
+GREEDY, TUNED, REFINED = "ours, lambda = 0", "ours, lambda cross-validated", "ours, cross-validated, swaps"
+RANDOM = "random"
+
+SELECTORS = (
+    Selector(GREEDY, ours(lam=0.0), ours=True, nested=True),
+    Selector(TUNED, ours(lam="cv"), ours=True),
+    Selector(REFINED, ours(lam="cv", refine=True), ours=True),
+    Selector("explicit greedy (as pycss)", explicit_greedy, nested=True),
+    Selector("fastcan", fastcan, "fastcan"),
+    Selector("scikit-matter CUR", matter("CUR"), "skmatter", nested=True),
+    Selector("scikit-matter FPS", matter("FPS"), "skmatter", nested=True),
+    Selector("PySensors, SVD basis", sensors, "pysensors"),
+    Selector("SciPy pivoted QR", pivoted_qr, nested=True),
+    Selector("SciPy interpolative", interpolative, nested=True),
+    Selector("scikit-learn FeatureAgglomeration", agglomerated),
+    Selector("scikit-learn VarianceThreshold", largest_variances, nested=True),
+    Selector(RANDOM, at_random, draws=20),
+)
