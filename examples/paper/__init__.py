@@ -1,0 +1,1 @@
+"""Every experiment of the paper, rerun: `python -m examples.paper --data FOLDER --quick` (or `--full`)."""
