@@ -11,7 +11,6 @@ set -u
 
 delay=${SUPERVISE_DELAY:-2} # seconds before another start
 grace=${SUPERVISE_GRACE:-20} # seconds a command may take to stop
-child=
 watch=
 
 say() {
@@ -20,6 +19,9 @@ say() {
 
 stop() {
   trap : TERM INT HUP
+  # What was started last: the command, the delay, or nothing but the watch. No variable would do: the signal may come
+  # between a start and the line that keeps its process number.
+  child=${!:-}
   [ -z "$watch" ] || kill "$watch" 2>/dev/null
   if [ -n "$child" ] && kill -TERM "$child" 2>/dev/null; then
     kill_later &
@@ -57,10 +59,8 @@ fi
 trap stop TERM INT HUP
 while :; do
   "$@" </dev/null &
-  child=$!
-  wait "$child"
+  wait "$!"
   code=$?
-  child=
   if [ "$code" -eq 126 ] || [ "$code" -eq 127 ]; then
     say "$1 cannot be run, so it is not tried again"
     [ -z "$watch" ] || kill "$watch" 2>/dev/null
@@ -68,5 +68,5 @@ while :; do
   fi
   say "exit code $code of $1; starting it again in $delay s"
   sleep "$delay" &
-  wait $!
+  wait "$!"
 done

@@ -4,6 +4,7 @@ import asyncio
 import importlib.metadata
 import os
 import re
+import select
 import ssl
 import stat
 import subprocess
@@ -193,6 +194,21 @@ def test_a_supervisor_that_ends_takes_its_command_along(how):
         process.wait(20)
         assert time.monotonic() - began >= 1  # it had its time to stop by itself
     assert not psutil.pid_exists(child)
+
+
+def test_a_supervisor_that_is_stopped_while_it_starts_leaves_nothing_behind():
+    """Standard input has ended before the supervisor begins, so that the stop comes at any moment of its start."""
+    ours, theirs = os.pipe()  # whoever is left holds the other end
+    environment = os.environ | {"SUPERVISE_GRACE": "1"}
+    command = [DEPLOY / "supervise.sh", "--while-stdin", "sleep", "600"]
+    for _ in range(150):  # of 300, 23 left one behind when the supervisor looked for a number it had not kept yet
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment, timeout=20)
+    os.close(theirs)
+    with open(ours, "rb") as end:
+        while select.select([end], [], [], 10)[0]:
+            if not end.read1():
+                return
+    pytest.fail("a command goes on without its supervisor")
 
 
 def test_a_command_that_is_not_there_is_not_tried_again():
