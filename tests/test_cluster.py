@@ -147,9 +147,7 @@ def test_what_workers_hold_is_bounded_and_merges_are_near(stored, reading, wante
     assert recorder.far == []
     most = max(recorder.held.values())
     print(f"{SPANS} spans on 2 workers of {threads} threads: at most {most} results on one at a time")
-    # A walk of the tree, depth first, holds one for each level. Each thread has one under way, and until the
-    # scheduler has heard of it the inputs of its last merge.
-    assert most <= math.ceil(math.log2(SPANS)) + 3 * threads + 1
+    assert most <= plan.results_at_hand(SPANS, threads)
 
 
 def test_names_that_the_dashboard_groups_by(stored, wanted):

@@ -1,11 +1,14 @@
+import heapq
+import random
 import time
 
 import numpy as np
 import pytest
+from dask.order import order
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rgcss_dask.core.plan import Geometry, Options, check_counts, make_plan, size
+from rgcss_dask.core.plan import SPAN_ROWS, Geometry, Options, check_counts, levels, make_plan, results_at_hand, size
 from rgcss_dask.sources.base import even_cuts
 
 GB = 10**9
@@ -66,6 +69,41 @@ def test_a_budget_for_some_of_the_threads():
     assert some.memory <= all_of_them.memory // 2
 
 
+def most_held(nodes, threads, spread, seed):
+    """Follow a pass in Dask's order, with spans that take from 1 to many times as long, and count results at hand."""
+    rng, parents = random.Random(seed), {i: p for p, node in enumerate(nodes) for i in (node.left, node.right)}
+    graph = {i: (max, node.left, node.right) if node.left is not None else (int,) for i, node in enumerate(nodes)}
+    priority = order(graph)
+    ready = [(priority[i], i) for i, node in enumerate(nodes) if node.left is None]
+    heapq.heapify(ready)
+    running, done, clock, held, most = [], set(), 0.0, 0, 0
+    while ready or running:
+        while ready and len(running) < threads:
+            _, i = heapq.heappop(ready)
+            takes = 1 + spread * rng.expovariate(1) if nodes[i].left is None else 0.02
+            heapq.heappush(running, (clock + takes, i))
+        clock, i = heapq.heappop(running)
+        done.add(i)
+        held += 1 if nodes[i].left is None else -1
+        most = max(most, held)
+        above = parents.get(i)
+        if above is not None and {nodes[above].left, nodes[above].right} <= done:
+            heapq.heappush(ready, (priority[above], above))
+    return most
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+@pytest.mark.parametrize("spread", [0.05, 0.5, 2.0])
+def test_results_at_hand_are_as_few_as_planned_and_hardly_more_for_more_rows(threads, spread):
+    held = {}
+    for spans in (32, 79, 292, 2920):
+        nodes = plan(spans * SPAN_ROWS, 784, SPAN_ROWS, "u1").nodes
+        held[spans] = max(most_held(nodes, threads, spread, seed) for seed in range(3))
+        assert held[spans] <= results_at_hand(spans, threads)
+    if spread < 1:  # nearly a hundred times the rows: a result for each more level, and what stragglers leave behind
+        assert held[2920] <= held[32] + levels(2920) - levels(32) + threads
+
+
 def test_twenty_thousand_columns_use_one_accumulator_and_all_threads():
     made = plan(10**6, 20_000, 500, budget=12 * GB, threads=8)
     assert made.concurrency == 1
@@ -102,7 +140,7 @@ def test_saved_nodes_stand_for_all_below():
     assert top
     for i in top:
         below = made.saved_below(i)
-        assert len(below) <= 2 * 16
+        assert len(below) <= 2 * 8
     # Every span lies under a saved node, and few bytes are written: about one checkpoint for each.
     for i in made.spans:
         assert any(made.nodes[up].saved for up in made.path_up(i))

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels, triangle
 from rgcss_dask.core.sparse_rows import SparseRows
+from rgcss_dask.core.threads import lasting
 from rgcss_dask.core.triangle import Array, add_outer
 
 # Signed 8-bit products are at most 2**14, so a float32 sum of 1024 of them is at most 2**24: still exact.
@@ -57,7 +58,8 @@ class Accumulator:
         self._weight = 0.0
         self._shift = np.full(n, self._work.offset)
         self._total = np.zeros(n)
-        self._product = np.zeros((n, n))
+        self._product: Array = lasting((n, n))
+        self._product.fill(0.0)
 
     def add(
         self, block: NDArray[Any] | SparseRows, weights: NDArray[Any] | None = None, *, also: Sequence[Accumulator] = ()
@@ -130,10 +132,10 @@ class _Integers:
     def __init__(self, n: int, dtype: np.dtype[Any], threads: int) -> None:
         self.offset = 128.0 if dtype == np.uint8 else 0.0
         self._n, self._dtype, self._threads = n, dtype, threads
-        self._buffer: NDArray[np.float32] = np.empty((EXACT_ROWS, n), np.float32)
+        self._buffer: NDArray[np.float32] = lasting((EXACT_ROWS, n), np.float32)
         count = stacked(n, dtype)
         self._tiles = _Tiles(n, threads) if count == 0 else None
-        self._stack: NDArray[np.float32] = np.empty((count, n, n) if count else (1, 0, 0), np.float32)
+        self._stack: NDArray[np.float32] = lasting((count, n, n) if count else (1, 0, 0), np.float32)
 
     def as_floats(self) -> _Floats:
         """Return what goes on in float64."""
@@ -186,7 +188,7 @@ class _Floats:
         check_real(dtype)
         self._rows = block_rows(n, dtype, precision)
         work = np.float32 if _is_single(dtype, precision) else np.float64
-        self._buffer: NDArray[Any] = np.empty((self._rows, n), work)
+        self._buffer: NDArray[Any] = lasting((self._rows, n), work)
         self._ones: NDArray[Any] = np.ones(self._rows, work)
         self._shift: NDArray[Any] = np.zeros(n, work)  # that of the last block
         self._tiles = _Tiles(n, threads)
@@ -253,7 +255,7 @@ class _Tiles:
             tile = self._spare.pop()
         except IndexError:
             side = min(X.shape[1], triangle.TILE)
-            tile = np.empty((side, side), X.dtype)
+            tile = lasting((side, side), X.dtype)
         product = tile[: rows.stop - rows.start, : columns.stop - columns.start]
         np.matmul(X[:, rows].T, X[:, columns], out=product)
         for target in targets:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -22,8 +22,9 @@ READ_BYTES = 2**22  # asked of the store at once
 CELL_ROWS = 2**10  # read at once, at least, for each part kept apart, so that its products stay large
 # A checkpoint takes about as long as the products of 1,000 rows: a few per cent of this many.
 SAVE_ROWS = 2**15
-SAVE_GROWTH = 8  # a saved node is that many times larger than the saved nodes it replaces
-CHAIN_BYTES = 2**30  # matrices of this size are merged one after another, so that two are alive and not ten
+SAVE_FILES = 8  # checkpoints that are put together in one
+FAN = 4  # results merged one after another, at each level of the tree
+CHAIN_BYTES = 2**30  # matrices of this size are all merged one after another, so that two are alive and not ten
 # The store's bytes, the decoded chunk and the rows put together from it, measured for Zarr.
 READ_COPIES = 3
 TILE_THREADS = 16  # at most, for one span
@@ -139,7 +140,7 @@ def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int
     _check_matrix_fits(geometry, options, budget)
     edges = span_edges(geometry)
     chain = 8 * geometry.columns**2 >= CHAIN_BYTES
-    nodes = _chain(edges) if chain else _balanced(edges)
+    nodes = _with_saves(_stack(edges, fan=len(edges) if chain else FAN))
     parents: list[int | None] = [None] * len(nodes)
     for i, node in enumerate(nodes):
         for child in (node.left, node.right):
@@ -205,8 +206,7 @@ def memory_need(
     gaps = 0 if options.matrices == 1 else 2 * matrix + 2 * 8 * read_rows * n
     gathered = 2 if options.folds or options.groups or options.fraction is not None else 1
     reading = (READ_COPIES + gathered) * read_rows * geometry.row_bytes
-    # One result for each level of the tree, and two of each thread that are on their way: so many were held at most.
-    waiting = 1 if chain else int(np.ceil(np.log2(spans))) + 2 * concurrency if spans > 1 else 0
+    waiting = 1 if chain else results_at_hand(spans, concurrency) if spans > 1 else 0
     results = waiting * (kept_apart + touched) * matrix + options.groups * matrix + matrix
     return OVERHEAD + concurrency * (accumulators + work + gaps + reading) + results
 
@@ -237,41 +237,53 @@ def _largest_read(geometry: Geometry, edges: Cuts, read_rows: int) -> int:
     return int(min(np.diff(edges).max(), max(read_rows, np.diff(geometry.cuts).max())))
 
 
-def _balanced(edges: Cuts) -> list[Node]:
-    """Merge neighbours, then neighbours of those, until one is left."""
-    nodes = [_with_save(Node(int(a), int(b)), 0) for a, b in pairwise(edges)]
+def results_at_hand(spans: int, threads: int) -> int:
+    """Count the results that a process holds at most, to be merged.
+
+    A walk of the tree, depth first, holds one for each level. Each thread has one under way, and until the scheduler
+    has heard of it the inputs of its last merge.
+    """
+    return levels(spans) + 3 * threads + 1
+
+
+def levels(spans: int) -> int:
+    """Count the levels of the tree above so many spans."""
+    count = 0
+    while spans > 1:
+        spans, count = -(-spans // FAN), count + 1
+    return count
+
+
+def _stack(edges: Cuts, fan: int) -> list[Node]:
+    """Merge runs of ``fan`` neighbours, one after the other, then runs of those, until one is left.
+
+    So there is one result in the making for each level, and few levels: twice as many rows need no more memory.
+    """
+    nodes = [Node(int(a), int(b)) for a, b in pairwise(edges)]
     level = list(range(len(nodes)))
     while len(level) > 1:
-        above = []
-        for left, right in zip(level[::2], level[1::2], strict=False):
-            parent = Node(nodes[left].start, nodes[right].stop, left, right)
-            larger = max(nodes[i].stop - nodes[i].start for i in (left, right))
-            nodes.append(_with_save(parent, larger))
-            above.append(len(nodes) - 1)
-        level = above + level[len(level) // 2 * 2 :]
+        runs = [level[i : i + fan] for i in range(0, len(level), fan)]
+        level = []
+        for left, *others in runs:
+            for right in others:
+                nodes.append(Node(nodes[left].start, nodes[right].stop, left, right))
+                left = len(nodes) - 1
+            level.append(left)
     return nodes
 
 
-def _with_save(node: Node, child_rows: int) -> Node:
-    """Mark the node for a checkpoint if it is the first on its way up to pass a threshold."""
-    rows, threshold = node.stop - node.start, SAVE_ROWS
-    while threshold <= rows:
-        if child_rows < threshold:
-            return Node(node.start, node.stop, node.left, node.right, saved=True)
-        threshold *= SAVE_GROWTH
-    return node
-
-
-def _chain(edges: Cuts) -> list[Node]:
-    """Merge one span after another into the first."""
-    nodes = [Node(int(a), int(b)) for a, b in pairwise(edges)]
-    left, saved_at = 0, int(edges[0])
-    for right in range(1, len(edges) - 1):
-        stop = int(edges[right + 1])
-        saved = stop - saved_at >= SAVE_ROWS
-        nodes.append(Node(int(edges[0]), stop, left, right, saved))
-        left, saved_at = len(nodes) - 1, stop if saved else saved_at
-    return nodes
+def _with_saves(nodes: list[Node]) -> list[Node]:
+    """Mark for a checkpoint each node whose rows are in none yet, if they are many, or that stands for many others."""
+    marked, unsaved, files = [], [0] * len(nodes), [0] * len(nodes)
+    for i, node in enumerate(nodes):
+        below = [j for j in (node.left, node.right) if j is not None]
+        unsaved[i] = sum(unsaved[j] for j in below) if below else node.stop - node.start
+        files[i] = sum(files[j] for j in below)
+        saved = unsaved[i] >= SAVE_ROWS or files[i] >= SAVE_FILES
+        if saved:
+            unsaved[i], files[i] = 0, 1
+        marked.append(replace(node, saved=saved))
+    return marked
 
 
 def _check_matrix_fits(geometry: Geometry, options: Options, budget: int) -> None:

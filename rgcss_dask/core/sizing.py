@@ -12,6 +12,7 @@ import numpy as np
 
 from rgcss_dask.core.plan import (
     CHAIN_BYTES,
+    FAN,
     READ_BYTES,
     SPAN_BYTES,
     SPAN_LIMIT,
@@ -19,6 +20,7 @@ from rgcss_dask.core.plan import (
     Geometry,
     Options,
     Plan,
+    levels,
     make_plan,
 )
 
@@ -113,9 +115,9 @@ def estimate(matrix: Matrix, machines: Machines, constants: Constants) -> Estima
     work = math.ceil(spans / busy) * (matrix.rows / spans) * row / plan.tile_threads
     size = result_bytes(matrix)
     merge = size / constants.merge_rate + (size / machines.network if machines.workers > 1 else 0.0)
-    # Of a balanced tree, only the merges above the span that ends last come after it.
+    # At worst the span that ends last is the first of its run at every level; in a chain, each has its turn.
     chain = 8 * matrix.columns**2 >= CHAIN_BYTES
-    tail = merge if chain else math.ceil(math.log2(spans)) * merge
+    tail = merge if chain else levels(spans) * (FAN - 1) * merge
     together = max(constants.start_seconds + work + tail, (spans - 1) * merge if chain else 0.0)
     reports = matrix.rows / plan.read_rows + spans
     fixed = spans * constants.span_seconds + (spans - 1) * constants.merge_seconds + reports * constants.report_seconds

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import mmap
 import os
 import sys
 import threading
+import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 from threadpoolctl import ThreadpoolController
 
 # Parameters of mallopt, from malloc.h of glibc.
@@ -18,6 +24,8 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _LARGEST_REUSED = 32 * 2**20
 # More than a pass ever frees at once.
 _KEEP = 2**30
+# Smaller arrays are left to the allocator.
+_OWN_PAGES = 2**20
 
 
 def available_cpus() -> int:
@@ -70,7 +78,52 @@ def _keep_freed_memory(end: ExitStack) -> None:
     end.callback(give_back)
 
 
-_blas_limited, _freed_memory_kept = _WhileAny(_limit_blas), _WhileAny(_keep_freed_memory)
+class _Pages:
+    """Blocks of pages for arrays that outlive many chunks: sums, and the buffers they are made in.
+
+    Among chunks, which come and go, they would leave holes into which no other of their size fits, so that the heap
+    would grow with the length of a pass.
+    """
+
+    def __init__(self) -> None:
+        self._free: defaultdict[int, list[mmap.mmap]] | None = None
+
+    def keep(self, end: ExitStack) -> None:
+        """Keep blocks that are free, for the next array of their size."""
+        self._free = defaultdict(list)
+        end.callback(self._let_go)
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Return an array in a block of its own."""
+        size, free = math.prod(shape) * np.dtype(dtype).itemsize, self._free
+        if free is None or size < _OWN_PAGES:
+            return np.empty(shape, dtype)
+        try:
+            block = free[size].pop()
+        except IndexError:
+            block = mmap.mmap(-1, size)
+        memory = (ctypes.c_char * size).from_buffer(block)  # the array refers to it, and so do its views
+        weakref.finalize(memory, self._take_back, block).atexit = False
+        return np.frombuffer(memoryview(memory), dtype).reshape(shape)
+
+    def _take_back(self, block: mmap.mmap) -> None:
+        free = self._free
+        if free is not None:
+            free[len(block)].append(block)
+
+    def _let_go(self) -> None:
+        self._free = None
+
+
+_pages = _Pages()
+
+
+def _keep_memory(end: ExitStack) -> None:
+    _keep_freed_memory(end)
+    _pages.keep(end)
+
+
+_blas_limited, _freed_memory_kept = _WhileAny(_limit_blas), _WhileAny(_keep_memory)
 
 
 def single_threaded_blas() -> _WhileAny:
@@ -84,3 +137,8 @@ def freed_memory_kept() -> _WhileAny:
     The chunks of a pass come and go, all of one size; paging each in anew took an eighth of the time.
     """
     return _freed_memory_kept
+
+
+def lasting(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """Return an array that is not filled, for what lasts longer than a chunk; in a pass, in pages of its own."""
+    return _pages.empty(shape, dtype)
