@@ -2,6 +2,7 @@
 
 import gzip
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,6 +120,136 @@ def test_several_files_are_stacked_in_order(tmp_path):
         np.save(tmp_path / f"day-{i}.npy", part)
     assert convert(str(tmp_path / "day-*.npy"), tmp_path / "out.zarr") == 1000
     assert np.array_equal(zarr.open_array(tmp_path / "out.zarr", mode="r")[:], X)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npz"])
+@pytest.mark.parametrize("stop", [10, 20, 30, 40, 50, 60])
+def test_an_interrupted_stack_of_files_goes_on_where_it_ended(kind, stop, tmp_path, monkeypatch):
+    """Also where it ended behind a file whose number of rows is not known beforehand."""
+    monkeypatch.setattr(writer, "CHUNK_BYTES", 10 * 6 * 8)
+    whole = X[:63].astype(np.float64)
+    for i, part in enumerate(np.split(whole, [15, 22, 55])):
+        path = tmp_path / f"day-{i}.{kind}"
+        if kind == "npz":
+            np.savez(path, part)
+        else:
+            table = pytest.importorskip("pandas").DataFrame(part, columns=NAMES)
+            table.to_csv(path, index=False) if kind == "csv" else table.to_parquet(path)
+    told = []
+
+    def interrupt(rows):
+        told.append(rows)
+        if sum(told) >= stop:
+            raise KeyboardInterrupt
+
+    pattern = str(tmp_path / f"day-*.{kind}")
+    with pytest.raises(KeyboardInterrupt):
+        convert(pattern, tmp_path / "out.zarr", told=interrupt)
+    assert convert(pattern, tmp_path / "out.zarr") == 63
+    assert np.array_equal(zarr.open_array(tmp_path / "out.zarr", mode="r")[:], whole)
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        ("a,x\n1,2\n", r"a\.csv has 2 \(differing: 'b'\) and c\.csv has 2 \(differing: 'x'\)"),
+        ("b,a\n1,2\n", r"a\.csv has 2 \(differing: 'a', 'b'\) and c\.csv has 2 \(differing: 'b', 'a'\)"),
+        ("z,a,b\n1,2,3\n", r"a\.csv has 2 and c\.csv has 3 \(differing: 'z'\)"),
+        (
+            "p,q,r,s,t,u\n1,2,3,4,5,6\n",
+            r"a\.csv has 2 \(differing: 'a', 'b'\) and c\.csv has 6 \(differing: 'p', 'q', 'r', 's', 't' and 1 more\)",
+        ),
+    ],
+)
+def test_names_that_differ_are_said(other, difference, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("a,b\n1,2\n")
+    Path("c.csv").write_text(other)
+    with pytest.raises(ValueError, match=rf"same columns in the same order; {difference}\..*or convert them apart"):
+        convert(["a.csv", "c.csv"], "out.zarr")
+
+
+def test_files_with_and_without_names_are_not_stacked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frame().to_csv("a.csv", index=False)
+    np.save("b.npy", X)
+    with pytest.raises(ValueError, match=r"a\.csv has 6 with names and b\.npy has 6 without names"):
+        convert(["a.csv", "b.npy"], "out.zarr")
+
+
+@pytest.mark.parametrize("first", ["0.1257,-1.3", "0.5,0.5", "3,", "1e3,nan", '"1","2"'])
+def test_a_first_line_of_numbers_is_no_header(first, tmp_path):
+    (tmp_path / "x.csv").write_text(f"{first}\n0.5,2\n3,4\n")
+    with pytest.raises(
+        ValueError, match=r"must name the columns; .*x\.csv begins with numbers \(.*Put a line of names"
+    ):
+        convert(tmp_path / "x.csv", tmp_path / "out.zarr")
+
+
+def test_a_header_may_hold_some_numbers(tmp_path):
+    (tmp_path / "x.csv").write_text("mass,2024\n1,2\n")
+    convert(tmp_path / "x.csv", tmp_path / "out.zarr")
+    assert rg.scan(str(tmp_path / "out.zarr")).names == ("mass", "2024")
+
+
+def parquet(path, columns, *, schema=None, **options):
+    table = pytest.importorskip("pyarrow").table(columns, schema=schema)
+    pytest.importorskip("pyarrow.parquet").write_table(table, path, **options)
+    return path
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_nulls_of_parquet_become_nan(statistics, tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "CHUNK_BYTES", 2 * 16)  # the first chunk has no null
+    pa = pytest.importorskip("pyarrow")
+    columns = {
+        "count": pa.array([1, 2, 3, None, 5], pa.int64()),
+        "flag": pa.array([True, False, True, True, None], pa.bool_()),
+    }
+    source = parquet(tmp_path / "x.parquet", columns, row_group_size=2, write_statistics=statistics)
+    convert(source, tmp_path / "out.zarr")
+    array = zarr.open_array(tmp_path / "out.zarr", mode="r")
+    assert array.dtype == np.float64
+    np.testing.assert_array_equal(array[:], [[1, 1], [2, 0], [3, 1], [np.nan, 1], [5, np.nan]])
+
+
+def test_nulls_of_nullable_pandas_columns_become_nan(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"a": pandas.array([1, None], "Int64"), "b": pandas.array([None, True], "boolean")})
+    table.to_parquet(tmp_path / "x.parquet")
+    convert(tmp_path / "x.parquet", tmp_path / "out.zarr")
+    values = zarr.open_array(tmp_path / "out.zarr", mode="r")[:]
+    np.testing.assert_array_equal(values, [[1, np.nan], [np.nan, 1]])
+
+
+def test_integers_of_parquet_stay_exact_where_there_is_no_null(tmp_path):
+    """Either the statistics say so, or the schema."""
+    pa = pytest.importorskip("pyarrow")
+    exact = [2**53 + 1, -1]
+    required = pa.schema([pa.field("a", pa.int64(), nullable=False)])
+    counted = parquet(tmp_path / "counted.parquet", {"a": pa.array(exact)})
+    promised = parquet(tmp_path / "promised.parquet", {"a": exact}, schema=required, write_statistics=False)
+    assert convert([str(counted), str(promised)], tmp_path / "out.zarr") == 4
+    array = zarr.open_array(tmp_path / "out.zarr", mode="r")
+    assert array.dtype == np.int64
+    assert array[:, 0].tolist() == exact * 2
+
+
+def test_floats_of_parquet_keep_their_precision_with_nulls(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    columns = {"a": pa.array([1.5, None], pa.float32()), "b": pa.array([None, 7], pa.int8())}
+    convert(parquet(tmp_path / "x.parquet", columns), tmp_path / "out.zarr")
+    array = zarr.open_array(tmp_path / "out.zarr", mode="r")
+    assert array.dtype == np.float32
+    np.testing.assert_array_equal(array[:], [[1.5, np.nan], [np.nan, 7]])
+
+
+def test_nulls_that_the_statistics_deny_are_an_error(tmp_path, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    source = parquet(tmp_path / "x.parquet", {"a": pa.array([1, 2]), "b": pa.array([3, None])})
+    monkeypatch.setattr(conversion.ParquetTable, "_may_hold_nulls", lambda self: False)
+    with pytest.raises(ValueError, match=r"column 'b' of .*x\.parquet holds nulls .*Write the file anew"):
+        convert(source, tmp_path / "out.zarr")
 
 
 def test_one_of_several_matrices(tmp_path):

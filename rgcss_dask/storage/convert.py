@@ -30,7 +30,7 @@ class Table(ABC):
     n: int
     dtype: np.dtype[Any]
     names: tuple[str, ...] | None = None
-    rows: int | None = None  # None: known at the end only
+    rows: int | None = None  # None: known when the blocks have come to their end
 
     @abstractmethod
     def blocks(self, start: int) -> Iterator[Rows]:
@@ -47,7 +47,8 @@ def convert(
     Parameters
     ----------
     source : .npy, .npz, .csv, .tsv, .parquet, .h5 / .hdf5, .mat, MNIST IDX (also .gz), a Zarr array; a list of
-        files or a pattern such as ``"day-*.csv"`` is stacked in order.
+        files or a pattern such as ``"day-*.csv"`` is stacked in order. The first line of a .csv or .tsv names the
+        columns. Nulls become NaN: integers of a Parquet file that does not say it has none become float64.
     target : local path of the Zarr array to make.
     dataset : the array in an .npz, HDF5 or .mat file, where there are several matrices.
     told : called with the number of rows after each chunk is written.
@@ -57,24 +58,38 @@ def convert(
     first = tables[0]
     for path, table in zip(paths, tables, strict=True):
         if table.n != first.n or table.names != first.names:
-            raise ValueError(f"files must have the same columns; {paths[0]} has {first.n} and {path} {table.n}.")
+            difference = f"{_unlike(paths[0], first, table)} and {_unlike(path, table, first)}"
+            raise ValueError(
+                f"files must have the same columns in the same order; {difference}. "
+                "Make their columns the same, or convert them apart."
+            )
     dtype = np.result_type(*(table.dtype for table in tables))
 
     def blocks(start: int) -> Iterator[Rows]:
         before = 0
         for table in tables:
-            if table.rows is not None and start >= before + table.rows:
-                before += table.rows
-                continue
-            skip = max(0, start - before)
-            for block in table.blocks(skip):
-                yield block.astype(dtype, copy=False)
-                before += len(block)
-            before += skip
+            if table.rows is None or start < before + table.rows:
+                for block in table.blocks(max(0, start - before)):
+                    yield block.astype(dtype, copy=False)
+            assert table.rows is not None, "a table knows its rows when its blocks have come to their end"
+            before += table.rows
 
     return write_matrix(
         target, blocks, first.n, dtype, made_from=_identity(paths, dataset), names=first.names, told=told
     )
+
+
+def _unlike(path: str, table: Table, other: Table) -> str:
+    """Say how many columns a file has, and which of its names the other has not, or in another place."""
+    has = f"{path} has {table.n}"
+    if table.names is None or other.names is None:
+        return has if table.names == other.names else f"{has} with{'out' if table.names is None else ''} names"
+    names = set(other.names)
+    own = [name for name in table.names if name not in names]
+    if not own and table.n == other.n:
+        own = [mine for mine, theirs in zip(table.names, other.names, strict=True) if mine != theirs]
+    more = f" and {len(own) - 5} more" if len(own) > 5 else ""
+    return f"{has} (differing: {', '.join(map(repr, own[:5]))}{more})" if own else has
 
 
 def open_table(path: str, dataset: str | None = None) -> Table:
@@ -163,47 +178,86 @@ class CsvTable(Table):
 
     def __init__(self, path: str, dataset: str | None = None) -> None:
         self._path = path
-        head = next(self._frames(1000))
+        self._check_header()
+        head = self._read(nrows=1000)
         self.names = tuple(str(name) for name in head.columns)
         # A column that looks like integers may hold fractions further down.
         self.n, self.dtype = len(self.names), np.dtype(np.float64)
         frame_dtype(head)
 
-    def _frames(self, rows: int) -> Iterator[Any]:
+    def _read(self, **options: Any) -> Any:
         import pandas  # noqa: PLC0415 (slow to import, and only tables need it)
 
         separator = "\t" if ".tsv" in self._path.lower() else ","
-        yield from pandas.read_csv(self._path, sep=separator, chunksize=rows)
+        return pandas.read_csv(self._path, sep=separator, **options)
+
+    def _check_header(self) -> None:
+        """Refuse a first line of numbers.
+
+        It may be a row in a file without a header, or a header of years or wavelengths. A guess would lose a row or
+        invent one, and nobody would see it.
+        """
+        first = self._read(header=None, nrows=1)
+        if all(dtype.kind in "biuf" for dtype in first.dtypes):
+            shown = ", ".join(f"{value}" for value in first.iloc[0, :3]) + (", ..." if first.shape[1] > 3 else "")
+            raise ValueError(
+                f"the first line of a text table must name the columns; {self._path} begins with numbers ({shown}). "
+                "Put a line of names before them, or, if they are names, give them a letter, such as x2024."
+            )
 
     def blocks(self, start: int) -> Iterator[Rows]:
         """Parse from the beginning; what was written before is passed over."""
         seen = 0
-        for frame in self._frames(chunk_rows(self.n, self.dtype)):
-            frame_dtype(frame)
-            values = frame.to_numpy(dtype=np.float64)[max(0, start - seen) :]
-            seen += len(frame)
-            if len(values):
-                yield values
+        with self._read(chunksize=chunk_rows(self.n, self.dtype)) as frames:
+            for frame in frames:
+                frame_dtype(frame)
+                values = frame.to_numpy(dtype=np.float64)[max(0, start - seen) :]
+                seen += len(frame)
+                if len(values):
+                    yield values
+        self.rows = seen
 
 
 class ParquetTable(Table):
     """A Parquet file, batch by batch."""
 
     def __init__(self, path: str, dataset: str | None = None) -> None:
+        self._path = path
         self._file = _imported("pyarrow.parquet", "parquet").ParquetFile(path)
         empty = self._file.schema_arrow.empty_table().to_pandas()
         self.names = tuple(str(name) for name in empty.columns)
         self.n, self.dtype = len(self.names), frame_dtype(empty)
         self.rows = self._file.metadata.num_rows
+        if self.dtype.kind != "f" and self._may_hold_nulls():
+            self.dtype = np.dtype(np.float64)  # integers and bools have no NaN
+
+    def _may_hold_nulls(self) -> bool:
+        """Return False where the schema or the statistics of every column prove that there is no null."""
+        metadata, schema = self._file.metadata, self._file.schema
+        nullable = [i for i in range(len(schema)) if schema.column(i).max_definition_level > 0]
+        groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
+        found = (group.column(i).statistics for group in groups for i in nullable)
+        return any(one is None or not one.has_null_count or one.null_count > 0 for one in found)
 
     def blocks(self, start: int) -> Iterator[Rows]:
         """Read batches; those written before are passed over."""
         seen = 0
         for batch in self._file.iter_batches(batch_size=chunk_rows(self.n, self.dtype)):
+            self._check_nulls(batch)
             values = batch.to_pandas().to_numpy(dtype=self.dtype)[max(0, start - seen) :]
             seen += batch.num_rows
             if len(values):
                 yield values
+
+    def _check_nulls(self, batch: Any) -> None:
+        """Statistics are what the writer of the file said: a null that they deny would become some integer."""
+        if self.dtype.kind != "f":
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                if column.null_count:
+                    raise ValueError(
+                        f"column {name!r} of {self._path} holds nulls where its statistics say that there are none. "
+                        "Write the file anew, or without statistics."
+                    )
 
 
 class _OpenDataset(Source):
