@@ -17,7 +17,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rgcss_dask.core import evaluate
-from rgcss_dask.core.accumulate import checked_weights
+from rgcss_dask.core.accumulate import checked_weights, is_whole
 from rgcss_dask.core.gram import Factor
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.parts import Parts
@@ -399,7 +399,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         asked = self.n_features_to_select
         if asked is None:
             return max(min(DEFAULT_COLUMNS, n - len(_given(self.exclude))), len(_given(self.include)))
-        if not isinstance(asked, numbers.Integral) or isinstance(asked, bool) or asked < 1:
+        if isinstance(asked, str) or not is_whole(asked) or asked < 1:
             raise ValueError(f"n_features_to_select must be None, 'cv' or a whole number from 1; got {asked!r}.")
         if asked > n:
             raise ValueError(f"n_features_to_select must be at most n_features={n}; got {asked}.")

@@ -35,6 +35,13 @@ def test_equals_imputing_in_memory(share, weighted):
     np.testing.assert_allclose(got.gram(), wanted.gram(), rtol=1e-12)
 
 
+def test_products_stay_symmetric_to_the_bit():
+    """A checkpoint keeps half of them, and a resumed pass must have the same bits."""
+    parts = [Gaps.of(block) for block in np.array_split(with_gaps(3_000, 30, 0.2), 7)]
+    merged = reduce(Gaps.merge, parts)
+    assert np.array_equal(merged.product, merged.product.T)
+
+
 def test_a_part_is_filled_with_the_mean_of_the_whole():
     A = with_gaps(300, 4, 0.3)
     parts = [Gaps.of(A[:100]), Gaps.of(A[100:])]

@@ -343,6 +343,7 @@ GRAM = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.5], [0.0, 0.5, 1.0]])
         ({"k": 0}, "k must be a whole number from 1 to 3.*got 0"),
         ({"k": 4}, "k must be a whole number from 1 to 3.*got 4"),
         ({"k": 1.5}, "k must be a whole number.*got 1.5"),
+        ({"k": 2.0}, "k must be a whole number.*got 2.0"),
         ({"k": 3, "exclude": [1]}, "from 1 to 2, the columns that may be picked; got 3"),
         ({"k": 1, "include": [0, 1]}, "k must be at least the 2 included columns; got 1"),
         ({"lam": -1.0}, "lam must be a finite number, 0 or more; got -1"),

@@ -127,6 +127,39 @@ def test_integer_weights_stay_exact_and_fractions_do_not():
     np.testing.assert_allclose(part.gram(), whole.gram() / 2, rtol=1e-14)
 
 
+def test_whole_weights_keep_integers_exact_in_tiles_too(monkeypatch):
+    monkeypatch.setattr(triangle, "TILE", 16)
+    rng = np.random.default_rng(15)
+    A, w = rng.integers(0, 256, (3_000, 41), dtype=np.uint8), rng.integers(0, 2**20, 3_000)
+    wide = A.astype(np.int64)
+    assert Moments.of(A, w).gram().astype(np.int64).tolist() == ((wide * w[:, None]).T @ wide).tolist()
+
+
+@pytest.mark.parametrize(("dtype", "mean", "rtol"), [(np.float64, 1e8, 1e-6), (np.float32, 300.0, 1e-4)])
+def test_what_stands_in_rows_of_no_weight_costs_no_digits(dtype, mean, rtol):
+    rng = np.random.default_rng(16)
+    A, w = (mean + rng.standard_normal((4_000, 5))).astype(dtype), np.ones(4_000)
+    w[::7] = 0.0
+    wanted = np.cov(A[w > 0].astype(np.float64).T, bias=True)
+    A[::7] = 1e20  # a mark for what is missing
+    accumulator = Accumulator(5, A.dtype, precision="single")
+    accumulator.add(A, w)
+    got = Moments(*accumulator.numbers())
+    np.testing.assert_allclose(got.scatter / got.weight, wanted, rtol=rtol, atol=rtol)
+
+
+def test_a_name_of_several_columns_is_refused():
+    moments = Moments.of(np.eye(3), names=["a", "b", "a"])
+    with pytest.raises(ValueError, match=r"2 are called 'a'\. Give the index"):
+        moments.take(["a"])
+    assert moments.take(["b"]).n == 1
+
+
+def test_centring_about_what_is_not_finite_is_refused():
+    with pytest.raises(ValueError, match="center must be finite; got nan for column 1"):
+        Moments.of(np.eye(3)).gram(center=[0.0, np.nan, 1.0])
+
+
 def test_also_gives_other_accumulators_the_same_rows():
     A = np.random.default_rng(6).standard_normal((6_000, 5)) + 3
     first, second, both = (Accumulator(5, A.dtype) for _ in range(3))

@@ -154,6 +154,7 @@ def test_saved_nodes_stand_for_all_below():
         ({"folds": 11}, "folds must be between 2 and the number of rows, 10; got 11"),
         ({"folds": -1}, "got -1"),
         ({"groups": 99}, "groups must be between"),
+        ({"folds": 2.0}, "folds must be a whole number; got 2.0"),
         ({"fraction": 0.0}, "above 0 and at most 1; got 0.0"),
         ({"fraction": 1.5}, "got 1.5"),
         ({"nan": "skip"}, "nan must be one of 'raise', 'drop', 'mean'; got 'skip'"),

@@ -342,3 +342,27 @@ def test_a_hundred_million_float32_rows_of_a_large_mean(tmp_path):
     np.testing.assert_allclose(got.scatter, scatter, rtol=0, atol=1e-12 * scatter.max())
     wanted = rows * 10_000**2 + 10_000 * (total[:, None] + total) + squares
     np.testing.assert_allclose(got.gram(), wanted.astype(float), rtol=1e-14)
+
+
+def test_a_checkpoint_that_vanishes_is_an_error_and_not_rows_without_weights(stores, tmp_path, monkeypatch):
+    monkeypatch.setattr("rgcss_dask.core.plan.SAVE_ROWS", 8_192)
+    weights = np.arange(ROWS, dtype=float)
+
+    class StopError(Exception):
+        pass
+
+    def stop(state):
+        if state.rows > ROWS // 2:
+            raise StopError
+
+    with pytest.raises(StopError):
+        scan(stores["float64"], weights=weights, archive=tmp_path / "m.zarr", progress=stop)
+
+    def purge(state):
+        for file in tmp_path.rglob("*.part"):
+            file.unlink(missing_ok=True)
+
+    with pytest.raises(RuntimeError, match="a checkpoint vanished while the pass was running; run it again"):
+        scan(stores["float64"], weights=weights, archive=tmp_path / "m.zarr", progress=purge)
+    got = scan(stores["float64"], weights=weights, archive=tmp_path / "m.zarr")
+    assert got.weight == weights.sum()

@@ -149,14 +149,24 @@ class _Integers:
         """Add the products of the rows to every target."""
         if weights is None:
             weight, total = float(len(piece)), self._add_blocks(piece, targets)
-        else:  # products times a weight outgrow float32, not float64
-            wide = piece.astype(np.float64) - self.offset
-            weight, total = float(weights.sum()), weights @ wide
-            product = (wide * weights[:, None]).T @ wide
-            for target in targets:
-                target._product += product
+        else:
+            weight, total = float(weights.sum()), self._add_weighted(piece, weights, targets)
         for target in targets:
             target._take(weight, target._shift, total)
+
+    def _add_weighted(self, piece: NDArray[Any], weights: Array, targets: Sequence[Accumulator]) -> Array:
+        """Add products times a weight, which outgrow float32, not float64; in the memory of the buffer."""
+        wide, weighted = self._buffer.reshape(-1).view(np.float64).reshape(2, -1, self._n)
+        total = np.zeros(self._n)
+        for start in range(0, len(piece), len(wide)):
+            rows = piece[start : start + len(wide)]
+            X = np.subtract(rows, self.offset, out=wide[: len(rows)])
+            Y = np.multiply(X, weights[start : start + len(rows), None], out=weighted[: len(rows)])
+            total += Y.sum(axis=0)
+            for target in targets:
+                for tile in triangle.lower_tiles(self._n):
+                    triangle.add_products(X, target._product, *tile, weighted=Y)
+        return total
 
     def _add_blocks(self, piece: NDArray[Any], targets: Sequence[Accumulator]) -> Array:
         totals = np.zeros((len(self._stack), piece.shape[1]), np.float32)
@@ -208,7 +218,8 @@ class _Floats:
         if not np.all(np.isfinite(total)):
             _raise_not_finite(piece)
         d = total / weight
-        if _has_drifted(X, d, self._shift, DRIFT if self._shift.any() else UNSHIFTED):
+        counted = X if weights is None else X[weights > 0]  # what stands in other rows says nothing of the data
+        if _has_drifted(counted, d, self._shift, DRIFT if self._shift.any() else UNSHIFTED):
             # In the buffer's own precision, so that what is subtracted is what is recorded.
             self._shift = (self._shift + d).astype(X.dtype)
             X = self._shifted(piece)
@@ -329,6 +340,11 @@ def buffer_bytes(n: int, dtype: np.dtype[Any], precision: str, *, threads: int, 
     short = is_exact(dtype) or _is_single(dtype, precision)
     tiles = stacked(n, dtype) or (threads if short or shared else 0)
     return (4 if short else 8) * (tiles * min(n, triangle.TILE) ** 2 + n * block_rows(n, dtype, precision))
+
+
+def is_whole(value: object) -> bool:
+    """Tell whether something is a whole number, of Python or of NumPy; not 2.0, and not True."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def check_real(dtype: np.dtype[Any]) -> None:

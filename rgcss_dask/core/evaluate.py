@@ -183,6 +183,8 @@ def condition(G: ArrayLike, columns: ArrayLike) -> Condition:
     Eigenvalues of a k x k Gram are known to about k eps of the largest one, so condition numbers to 1 / sqrt(k eps).
     """
     S = np.asarray(columns, dtype=np.intp)
+    if len(S) == 0:
+        raise ValueError("a condition number needs a column or more; none was picked.")
     values = scipy.linalg.eigvalsh(_gram(G)[np.ix_(S, S)])
     # A factor 100 above that noise, the figure has two digits.
     limit = float(min(RESOLVED_CONDITION, 0.1 / np.sqrt(len(S) * EPS)))

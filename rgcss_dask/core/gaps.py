@@ -73,7 +73,8 @@ class Gaps:
         """Move the sums to another shift."""
         e = shift - self.shift
         step = self.cross * e
-        product = self.product - step - step.T + self.present * np.outer(e, e)
+        # Added first, so that the product is symmetric to the bit: a checkpoint keeps only half of it.
+        product = self.product - (step + step.T) + self.present * np.outer(e, e)
         return replace(
             self,
             shift=shift,
@@ -104,8 +105,7 @@ class Gaps:
     def fill(self, mean: Array) -> Moments:
         """Return the moments of the rows with every gap set to ``mean``, that of these rows or of more."""
         filled = self.about(mean)
-        product = (filled.product + filled.product.T) / 2
-        return Moments(self.rows, self.weight, mean, filled.total, product)
+        return Moments(self.rows, self.weight, mean, filled.total, filled.product)
 
 
 def _refuse_infinity(X: Array) -> None:

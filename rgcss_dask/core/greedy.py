@@ -12,7 +12,7 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate, kernels
-from rgcss_dask.core.accumulate import check_real
+from rgcss_dask.core.accumulate import check_real, is_whole
 from rgcss_dask.core.gram import Base, Factor, Gram, Sums
 from rgcss_dask.core.moments import Moments, column_indices
 from rgcss_dask.core.selection import Selection, Stop
@@ -171,7 +171,7 @@ class _Rules:
         self.candidate = np.ones(n, dtype=bool)
         self.candidate[excluded] = False
         free = n - len(excluded)
-        if isinstance(self.k, bool) or self.k != int(self.k) or not 1 <= self.k <= free:
+        if not is_whole(self.k) or not 1 <= self.k <= free:
             raise ValueError(
                 f"k must be a whole number from 1 to {free}, the columns that may be picked; got {self.k!r}."
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -205,12 +206,17 @@ def column_indices(
 ) -> NDArray[np.intp]:
     """Turn column indices or names into indices, each valid and named once."""
     place = {name: i for i, name in enumerate(names or ())}
+    named = Counter(names or ())
     index = []
     for column in columns:
         if isinstance(column, str):
             if column not in place:
                 known = "these columns have no names" if names is None else "no column has that name"
                 raise ValueError(f"column {column!r} is not there: {known}.")
+            if named[column] > 1:
+                raise ValueError(
+                    f"a name must stand for one column; {named[column]} are called {column!r}. Give the index instead."
+                )
             index.append(place[column])
         else:
             index.append(int(column))
@@ -227,6 +233,9 @@ def _vector(values: ArrayLike, n: int, what: str) -> Array:
     vector = np.asarray(values, dtype=np.float64)
     if vector.shape != (n,):
         raise ValueError(f"{what} must have one value per column; got shape {vector.shape} for {n} columns.")
+    if not np.all(np.isfinite(vector)):
+        column = int(np.flatnonzero(~np.isfinite(vector))[0])
+        raise ValueError(f"{what} must be finite; got {vector[column]} for column {column}.")
     return vector
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.accumulate import buffer_bytes
+from rgcss_dask.core.accumulate import buffer_bytes, is_whole
 
 Cuts = NDArray[np.int64]
 
@@ -321,6 +321,8 @@ def size(count: int) -> str:
 def check_counts(rows: int, options: Options) -> None:
     """Refuse numbers of folds and groups that rows cannot fill."""
     for what, count in (("folds", options.folds), ("groups", options.groups)):
+        if not is_whole(count):
+            raise ValueError(f"{what} must be a whole number; got {count!r}.")
         if count != 0 and not 2 <= count <= rows:
             raise ValueError(f"{what} must be between 2 and the number of rows, {rows:,}; got {count}.")
     if options.fraction is not None and not 0 < options.fraction <= 1:

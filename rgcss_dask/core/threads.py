@@ -8,6 +8,7 @@ import mmap
 import os
 import sys
 import threading
+import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -26,6 +27,8 @@ _LARGEST_REUSED = 32 * 2**20
 _KEEP = 2**30
 # Smaller arrays are left to the allocator.
 _OWN_PAGES = 2**20
+# Seconds: often enough that holes stay few, and seldom enough to cost nothing.
+_TIDY_EVERY = 2.0
 
 
 def available_cpus() -> int:
@@ -60,22 +63,35 @@ def _limit_blas(end: ExitStack) -> None:
     end.enter_context(ThreadpoolController().limit(limits=1, user_api="blas"))
 
 
-def _keep_freed_memory(end: ExitStack) -> None:
-    library: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if not hasattr(library, "mallopt"):
-        return  # a C library without these knobs is left as it is
-    # A chunk is decoded by whichever thread of a pool is free; with an arena each, each would keep its own largest.
-    library.mallopt(_ARENA_MAX, available_cpus())
-    library.mallopt(_MMAP_THRESHOLD, _LARGEST_REUSED)
-    library.mallopt(_TRIM_THRESHOLD, _KEEP)
+class _Heap:
+    """The allocator of the C library, where it is glibc's; another one is left as it is."""
 
-    def give_back() -> None:
+    def __init__(self) -> None:
+        library: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
+        self._library: Any = library if hasattr(library, "mallopt") else None
+        self._tidied = time.monotonic()
+
+    def keep(self, end: ExitStack) -> None:
+        """Keep what is freed."""
+        if self._library is None:
+            return
+        # A chunk is decoded by whichever thread of a pool is free; with an arena each, each would keep its own largest.
+        self._library.mallopt(_ARENA_MAX, available_cpus())
+        self._library.mallopt(_MMAP_THRESHOLD, _LARGEST_REUSED)
+        self._library.mallopt(_TRIM_THRESHOLD, _KEEP)
+        end.callback(self._let_go)
+
+    def tidy(self) -> None:
+        """Give back what lies in holes, now and then: they become more with time."""
+        if self._library is not None and time.monotonic() - self._tidied > _TIDY_EVERY:
+            self._tidied = time.monotonic()
+            self._library.malloc_trim(0)
+
+    def _let_go(self) -> None:
         # As it was asked for by the environment, or else where glibc ends up by itself after one large block.
         asked = os.environ.get("MALLOC_TRIM_THRESHOLD_", "")
-        library.mallopt(_TRIM_THRESHOLD, int(asked) if asked.isdigit() else 2 * _LARGEST_REUSED)
-        library.malloc_trim(0)
-
-    end.callback(give_back)
+        self._library.mallopt(_TRIM_THRESHOLD, int(asked) if asked.isdigit() else 2 * _LARGEST_REUSED)
+        self._library.malloc_trim(0)
 
 
 class _Pages:
@@ -101,7 +117,7 @@ class _Pages:
         try:
             block = free[size].pop()
         except IndexError:
-            block = mmap.mmap(-1, size)
+            block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory = (ctypes.c_char * size).from_buffer(block)  # the array refers to it, and so do its views
         weakref.finalize(memory, self._take_back, block).atexit = False
         return np.frombuffer(memoryview(memory), dtype).reshape(shape)
@@ -115,11 +131,11 @@ class _Pages:
         self._free = None
 
 
-_pages = _Pages()
+_heap, _pages = _Heap(), _Pages()
 
 
 def _keep_memory(end: ExitStack) -> None:
-    _keep_freed_memory(end)
+    _heap.keep(end)
     _pages.keep(end)
 
 
@@ -137,6 +153,11 @@ def freed_memory_kept() -> _WhileAny:
     The chunks of a pass come and go, all of one size; paging each in anew took an eighth of the time.
     """
     return _freed_memory_kept
+
+
+def tidy_memory() -> None:
+    """Call this now and then, where the next chunk can wait: memory that no chunk fits into is given back."""
+    _heap.tidy()
 
 
 def lasting(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:

@@ -35,15 +35,15 @@ def add_outer(G: Array, terms: list[tuple[Array, Array]]) -> None:
         G[start:stop, :stop] += U[start:stop] @ V[:, :stop]
 
 
-def add_products(X: Array, G: Array, rows: slice, columns: slice) -> None:
-    """Add X'X to one tile of G; on the diagonal to the lower triangle only.
+def add_products(X: Array, G: Array, rows: slice, columns: slice, *, weighted: Array | None = None) -> None:
+    """Add X'X to one tile of G, on the diagonal to the lower triangle only; or X'Y, with Y the rows times weights.
 
     NumPy's product needs a temporary and one more reading of G, and SciPy's own wrappers keep the GIL.
     """
-    A, B, corner = X[:, columns], X[:, rows], G[rows, columns]
+    A, B, corner = X[:, columns], (X if weighted is None else weighted)[:, rows], G[rows, columns]
     m, lda, ldc = len(X), X.strides[0] // X.itemsize, G.strides[0] // G.itemsize
     # To Fortran a matrix of rows is its transpose, and a lower triangle an upper one.
-    if rows == columns:
+    if rows == columns and weighted is None:
         _dsyrk(b"U", b"N", corner.shape[0], m, 1.0, A, lda, 1.0, corner, ldc)
     else:
         _dgemm(b"N", b"T", corner.shape[1], corner.shape[0], m, 1.0, A, lda, B, lda, 1.0, corner, ldc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -11,26 +12,49 @@ SHARE = 0.6  # of what is free; also where Dask workers begin to spill
 
 
 def default_budget() -> int:
-    """Return a share of the memory that this machine, or the cgroup of this process, has free."""
-    free = int(psutil.virtual_memory().available)
-    for limit, usage in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        allowed, used = _number(Path("/sys/fs/cgroup", limit)), _number(Path("/sys/fs/cgroup", usage))
-        if allowed is not None and used is not None:
-            free = min(free, max(0, allowed - used))
-    return int(SHARE * free)
+    """Return a share of the memory that this machine, or the cgroups of this process, have free."""
+    return int(SHARE * min([int(psutil.virtual_memory().available), *_free_in_groups(Path("/"))]))
 
 
 def parse_memory(memory: int | float | str) -> int:
     """Read a number of bytes, given as a number or as text such as "4 GB"."""
     units = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
     units |= {f"{unit}i": 2 ** (10 * i) for i, unit in enumerate("kmgt", start=1)}
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?i?)b?(?:ytes)?\s*", str(memory).replace("_", "").lower())
-    if match is None or match[2] not in units or float(match[1]) <= 0:
+    text = str(memory).replace("_", "").lower()
+    match = re.fullmatch(r"\s*(\d+\.?\d*(?:e\+?\d+)?)\s*([kmgt]?i?)b?(?:ytes)?\s*", text)
+    if match is None or match[2] not in units or not 1 <= float(match[1]) * units[match[2]] < 2.0**63:
         raise ValueError(f"memory must be a number of bytes such as 4e9 or '4 GB'; got {memory!r}.")
     return int(float(match[1]) * units[match[2]])
+
+
+def _free_in_groups(root: Path) -> Iterator[int]:
+    """Yield what is left to each cgroup that limits this process: its own, and those above it."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
+        group = top / path.strip("/")
+        while group.is_relative_to(top):
+            limit, used = (_number(group / name) for name in names)
+            if limit is not None and used is not None:
+                yield max(0, limit - used + _reclaimable(group))
+            group = group.parent
+
+
+def _reclaimable(group: Path) -> int:
+    """Count what the kernel gives up by itself: files that were read, and are not in use."""
+    try:
+        text = (group / "memory.stat").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"^(?:total_)?inactive_file (\d+)$", text, re.M)
+    return 0 if found is None else int(found[1])
 
 
 def _number(path: Path) -> int | None:

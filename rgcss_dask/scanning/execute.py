@@ -28,11 +28,6 @@ class Capacity:
     memory: int  # bytes
     client: Client | None = None  # of the cluster the process belongs to
 
-    @property
-    def remote(self) -> bool:
-        """Whether the work goes to a cluster."""
-        return self.client is not None
-
 
 def capacity(*, cluster: bool) -> Capacity:
     """Return what the smallest worker of the active cluster has, or else this process."""

@@ -18,7 +18,7 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.parts import Collector, Parts, Read
 from rgcss_dask.core.plan import Options, Plan
 from rgcss_dask.core.sparse_rows import SparseRows
-from rgcss_dask.core.threads import freed_memory_kept, single_threaded_blas
+from rgcss_dask.core.threads import freed_memory_kept, single_threaded_blas, tidy_memory
 from rgcss_dask.scanning.checkpoint import Checkpoints
 from rgcss_dask.scanning.room import room_for
 from rgcss_dask.scanning.sight import Sights, check_here
@@ -79,6 +79,7 @@ def run_span(job: Job, index: int, blocks: list[Any], weights: Any, mask: Any) -
             told.add(len(block))
             del block  # or it would live on while the next one is read
         parts = collector.parts(node.start, node.stop)
+        tidy_memory()
     told.finish()
     return place.keep(parts)
 
@@ -104,11 +105,16 @@ class _Telling:
 def run_merge(place: Place, left: Parts | Elsewhere, right: Parts | Elsewhere) -> Parts | Elsewhere:
     """Merge two results, unless a checkpoint has them merged."""
     if isinstance(left, Elsewhere) or isinstance(right, Elsewhere):
-        found = place.find()
-        if found is None:
-            raise RuntimeError("a checkpoint vanished while the pass was running; run it again.")
-        return found
+        return run_saved(place)
     return place.keep(left.merge(right, overwrite=place.overwrite))
+
+
+def run_saved(place: Place) -> Parts | Elsewhere:
+    """Take the result of a checkpoint that was there when the pass began."""
+    found = place.find()
+    if found is None:
+        raise RuntimeError("a checkpoint vanished while the pass was running; run it again.")
+    return found
 
 
 def run_finish(options: Options, names: tuple[str, ...] | None, parts: Parts) -> tuple[Moments, tuple[Read, ...]]:

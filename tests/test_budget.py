@@ -1,0 +1,71 @@
+"""How much memory a pass may use, when nobody says: what is free, here and in the cgroups of this process."""
+
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from rgcss_dask.scanning import budget
+from rgcss_dask.scanning.budget import SHARE, default_budget, parse_memory
+
+GB = 10**9
+
+
+def group(folder, files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_text(f"{content}\n")
+
+
+@pytest.fixture
+def free(monkeypatch, tmp_path):
+    """The budget of a process whose machine is what the test writes below a folder."""
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=64 * GB))
+    (tmp_path / "proc/self").mkdir(parents=True)
+    groups = budget._free_in_groups
+    monkeypatch.setattr(budget, "_free_in_groups", lambda root: groups(tmp_path))
+    return tmp_path
+
+
+def test_without_cgroups_it_is_a_share_of_what_is_free(free):
+    assert default_budget() == int(SHARE * (64 * GB))
+
+
+def test_the_group_of_the_process_counts_and_those_above_it(free):
+    (free / "proc/self/cgroup").write_text("0::/slurm/job_7\n")
+    group(free / "sys/fs/cgroup/slurm/job_7", {"memory.max": 10 * GB, "memory.current": 2 * GB})
+    group(free / "sys/fs/cgroup/slurm", {"memory.max": "max", "memory.current": 30 * GB})
+    assert default_budget() == int(SHARE * (8 * GB))
+    group(free / "sys/fs/cgroup/slurm", {"memory.max": 33 * GB})
+    assert default_budget() == int(SHARE * (3 * GB))
+
+
+def test_files_that_were_read_do_not_count_as_used(free):
+    (free / "proc/self/cgroup").write_text("0::/\n")
+    files = {"memory.max": 8 * GB, "memory.current": 7 * GB, "memory.stat": f"anon 1\ninactive_file {6 * GB}"}
+    group(free / "sys/fs/cgroup", files)
+    assert default_budget() == int(SHARE * (7 * GB))
+
+
+def test_the_older_kind_of_groups(free):
+    (free / "proc/self/cgroup").write_text("5:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/\n")
+    files = {
+        "memory.limit_in_bytes": 4 * GB,
+        "memory.usage_in_bytes": 3 * GB,
+        "memory.stat": f"total_inactive_file {GB}",
+    }
+    group(free / "sys/fs/cgroup/memory/docker/abc", files)
+    assert default_budget() == int(SHARE * (2 * GB))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4e9", 4 * GB), ("4 GB", 4 * GB), ("2GiB", 2**31), ("1.5k", 1500), (7, 7), (4e9, 4 * GB)]
+)
+def test_sizes_as_people_write_them(text, size):
+    assert parse_memory(text) == size
+
+
+@pytest.mark.parametrize("text", ["1.2.3", "4 apples", "0", "-1", "1e400", True, "", "i"])
+def test_other_sizes_are_refused(text):
+    with pytest.raises(ValueError, match=r"must be a number of bytes such as 4e9 or '4 GB'; got"):
+        parse_memory(text)
