@@ -13,11 +13,16 @@ import pytest
 import scipy.sparse as sp
 import sparse
 import zarr
+from distributed import Client, LocalCluster
+from processes import IN_PROCESS
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import FsspecStore, ZipStore
 
-from rgcss_dask import scan
+from rgcss_dask import RGCSS, scan
+from rgcss_dask.scanning.handle import PlacedMoments
+from rgcss_dask.sources.base import dense
 from rgcss_dask.sources.opening import open_source
+from rgcss_dask.sources.uncounted import scan_uncounted
 from rgcss_dask.sources.zarr import DamagedChunkError, MissingChunkError
 
 ROWS, COLUMNS = 1_003, 12
@@ -121,6 +126,31 @@ def test_stacks_and_patterns(A, tmp_path):
         scan([])
 
 
+def dask_parts(A):
+    X = da.from_array(A, chunks=(100, 12))
+    return {
+        "dense": [X[:400], X[400:]],
+        "sparse": [X[:400].map_blocks(sp.csr_matrix, dtype=A.dtype), X[400:].map_blocks(sp.csr_matrix, dtype=A.dtype)],
+        "both": [X[:400], X[400:].map_blocks(sparse.COO.from_numpy, dtype=A.dtype)],
+        "frames": [dd.from_pandas(pd.DataFrame(part), npartitions=3) for part in np.split(A, [400])],
+        "mixture": [X[:400], A[400:]],
+    }
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "both", "frames", "mixture"])
+def test_lists_of_dask_collections(A, kind):
+    A = A.astype(float)
+    parts = dask_parts(A)[kind]
+    here = scan(parts).gram()
+    np.testing.assert_allclose(here, gram(A), rtol=1e-12)
+    with LocalCluster(**IN_PROCESS, n_workers=1) as cluster, Client(cluster):
+        there = scan(parts)
+        assert isinstance(there, PlacedMoments) == (kind != "mixture")
+        assert np.array_equal(there.gram(), here)
+        picked = RGCSS(3).fit(parts)
+        assert np.array_equal(dense(picked.transform(parts).compute()), A[:, picked.support_])
+
+
 def test_numpy_and_memory_map(A, tmp_path):
     np.save(tmp_path / "a.npy", A)
     assert np.array_equal(scan(A).gram(), gram(A))
@@ -180,6 +210,27 @@ def test_data_frames_keep_their_names(A):
     assert np.array_equal(scan(mixed).gram(), gram(mixed.to_numpy()))
     with pytest.raises(TypeError, match="column 'when' has dtype datetime64"):
         scan(pd.DataFrame({"a": [1.0], "when": pd.to_datetime(["2020-01-01"])}))
+
+
+@pytest.mark.parametrize("dtype", ["Int64", "UInt8", "boolean", "int64[pyarrow]", "Float32"])
+def test_gaps_in_masked_columns_are_nan(dtype):
+    column = pd.array([1, 0, None, 1], dtype=dtype)
+    frame = pd.DataFrame({"a": column, "b": pd.array([1, 0, 1, 1], dtype=dtype)})
+    for source in (frame, dd.from_pandas(frame, npartitions=2)):
+        np.testing.assert_allclose(scan(source, nan="mean").mean, [2 / 3, 3 / 4])
+        assert scan(source, nan="drop").rows == 3
+        with pytest.raises(ValueError, match=r"row 2, column 0 of .* holds nan"):
+            scan(source)
+    whole = open_source(frame[["b"]])
+    assert whole.dtype == frame["b"].dtype.numpy_dtype  # nothing is lost where there are no gaps
+    assert scan_uncounted(dd.from_pandas(frame, npartitions=2), nan="drop").rows == 3
+
+
+def test_columns_of_one_name_have_a_dtype_each():
+    frame = pd.DataFrame([[1.5, 1], [2.5, 2]])
+    frame[1] = frame[1].astype(int)
+    frame.columns = ["a", "a"]
+    assert np.array_equal(scan(frame).gram(), gram(np.array([[1.5, 1], [2.5, 2]])))
 
 
 def test_missing_chunks_are_named_or_filled(A, stored, tmp_path):

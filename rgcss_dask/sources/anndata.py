@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,26 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.plan import Cuts
 from rgcss_dask.core.sparse_rows import SparseRows
-from rgcss_dask.sources.base import BLOCK_BYTES, ArraySource, Reading, Source, SparseSource, even_cuts, is_sparse
-from rgcss_dask.sources.zarr import ZarrSource, local_paths, open_store, strict_group
+from rgcss_dask.sources.base import (
+    BLOCK_BYTES,
+    ArraySource,
+    Reading,
+    Source,
+    SparseSource,
+    crc32,
+    even_cuts,
+    is_sparse,
+)
+from rgcss_dask.sources.dask import DaskSource
+from rgcss_dask.sources.zarr import (
+    ZarrSource,
+    innermost,
+    is_process_local,
+    local_paths,
+    open_store,
+    rooted,
+    strict_group,
+)
 from rgcss_dask.storage.retrying import StoreError
 
 ENCODING = "encoding-type"
@@ -25,6 +44,7 @@ class AnnDataSource(Source):
 
     def __init__(self, group: zarr.Group, names: tuple[str, ...] | None, address: str, missing: str) -> None:
         self._group = group if missing == "fill" else strict_group(group)
+        self._missing = missing
         self.shape, self.names, self.address = tuple(group.attrs["shape"]), names, address  # type: ignore[arg-type, assignment]
         self.dtype = np.dtype(_member(group, "data").dtype)
         self._opened: Any = None
@@ -39,7 +59,7 @@ class AnnDataSource(Source):
         """Open X."""
         if not isinstance(thing, str | Path | zarr.Group):
             return _in_memory(thing)
-        group = thing if isinstance(thing, zarr.Group) else _open_group(str(thing), reading.storage_options)
+        group = _open_group(thing, reading.storage_options)
         address, names = str(thing), None
         if group.attrs.get(ENCODING) == "anndata":
             names = _variable_names(group)
@@ -56,6 +76,11 @@ class AnnDataSource(Source):
         if group.attrs[ENCODING] == "csc_matrix":
             raise ValueError(f"cells are read by rows; {address} holds them by columns (CSC). {CSC_ADVICE}")
         return cls(group, names, address, reading.missing)
+
+    @property
+    def processes(self) -> bool:
+        """Whether the store is outside this process."""
+        return not is_process_local(innermost(self._group.store))
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -77,6 +102,18 @@ class AnnDataSource(Source):
             self._opened = _anndata().io.sparse_dataset(self._group)
         return SparseRows(self._opened[start:stop])
 
+    def stamps(self, edges: Cuts) -> list[str] | None:
+        """Digest the sizes and times of the chunks that hold the cells; only the pointers to rows are read."""
+        pointers = np.asarray(_member(self._group, "indptr")[:])
+        columns = [[f"{crc32(pointers[a : b + 1]):08x}" for a, b in pairwise(edges)]]
+        for name in ("data", "indices"):
+            stored = ZarrSource(_member(self._group, name), f"{self.address}/{name}", self._missing)
+            stamps = stored.stamps(pointers[edges])
+            if stamps is None:
+                return None
+            columns.append(stamps)
+        return ["-".join(stamps) for stamps in zip(*columns, strict=True)]
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
@@ -91,7 +128,11 @@ def _in_memory(adata: Any) -> Source:
     if not hasattr(adata, "X") or adata.X is None:
         raise ValueError(_no_x("the AnnData", [f"layers[{name!r}]" for name in getattr(adata, "layers", {})]))
     X, names = adata.X, tuple(str(name) for name in adata.var_names)
-    source: Any = SparseSource.of(X, Reading()) if is_sparse(X) else ArraySource(np.asarray(X))
+    source: Source
+    if DaskSource.takes(X):
+        source = DaskSource.of(X, Reading())
+    else:
+        source = SparseSource.of(X, Reading()) if is_sparse(X) else ArraySource(np.asarray(X))
     source.names = names
     return source
 
@@ -106,7 +147,7 @@ def holds_anndata(thing: Any, reading: Reading) -> bool:
     if not isinstance(thing, str | Path) or "*" in str(thing):
         return False
     try:
-        group = _open_group(str(thing), reading.storage_options)
+        group = _open_group(thing, reading.storage_options)
     except StoreError:
         raise
     except (OSError, ValueError):  # not a group, or not there: whoever opens the array says what is wrong
@@ -114,8 +155,10 @@ def holds_anndata(thing: Any, reading: Reading) -> bool:
     return group.attrs.get(ENCODING) in ("anndata", *SPARSE)
 
 
-def _open_group(address: str, storage_options: dict[str, Any]) -> zarr.Group:
-    store, path = open_store(address, storage_options)
+def _open_group(thing: str | Path | zarr.Group, storage_options: dict[str, Any]) -> zarr.Group:
+    if isinstance(thing, zarr.Group):
+        return zarr.open_group(rooted(thing.store), path=thing.path, mode="r", zarr_format=thing.metadata.zarr_format)
+    store, path = open_store(str(thing), storage_options)
     return zarr.open_group(store, path=path, mode="r")
 
 

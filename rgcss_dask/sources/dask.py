@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import dask.array as da
@@ -37,6 +38,11 @@ class DaskSource(Source):
         if np.isnan(thing.shape[0]):
             thing = thing.compute_chunk_sizes()
         return cls(thing.rechunk({1: -1}) if thing.numblocks[1] > 1 else thing)
+
+    @property
+    def array(self) -> da.Array:
+        """The matrix, to be taken columns from."""
+        return self._array
 
     @property
     def cuts(self) -> Cuts:
@@ -88,9 +94,17 @@ class DaskFrameSource(DaskSource):
     @classmethod
     def of(cls, thing: Any, reading: Reading) -> Source:
         """Count the rows of each partition and take the values."""
-        dtype = frame_dtype(thing)
-        array = thing.to_dask_array(lengths=True).astype(dtype)
+        # As a frame: its gaps become NaN, those of an array of objects stay what no number can be made of.
+        array = thing.astype(frame_dtype(thing)).to_dask_array(lengths=True)
         return cls(array, tuple(str(name) for name in thing.columns))
+
+
+def stacked(arrays: Sequence[da.Array]) -> da.Array:
+    """Put arrays one below the other; Dask does so with one kind of blocks, so that several become dense."""
+    if len({type(array._meta) for array in arrays}) > 1:
+        meta = np.empty((0, 0), arrays[0].dtype)
+        arrays = [da.map_blocks(dense, array, dtype=array.dtype, meta=meta) for array in arrays]  # type: ignore[no-untyped-call]
+    return da.concatenate(arrays)  # type: ignore[no-untyped-call]
 
 
 class _Chunks:

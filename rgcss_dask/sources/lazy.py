@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from rgcss_dask.core.plan import READ_BYTES, thinned
 from rgcss_dask.core.rebuild import Rebuild, Take
 from rgcss_dask.sources.base import ArraySource, FrameSource, Source, SparseSource, dense
+from rgcss_dask.sources.dask import DaskSource, stacked
 from rgcss_dask.sources.opening import KINDS, StackedSource, open_source
-from rgcss_dask.sources.xarray import DaskFieldSource, XarraySource
+from rgcss_dask.sources.xarray import XarraySource
 
 AT_HAND = (ArraySource, FrameSource, SparseSource, StackedSource)
 
@@ -51,9 +52,11 @@ def dask_rows(thing: Any) -> da.Array:
     """Return a stored matrix as a Dask array of whole rows; nothing is read."""
     if isinstance(thing, da.Array):
         return thing
-    if isinstance(thing, DaskFieldSource):
-        return thing.array
     source = open_source(thing)
+    if isinstance(source, DaskSource):
+        return source.array
+    if isinstance(source, StackedSource) and any(isinstance(part, DaskSource) for part in source.parts):
+        return stacked([dask_rows(part) for part in source.parts])
     edges = thinned(source.cuts, max(1, READ_BYTES // source.geometry.row_bytes))
     rows = tuple(int(b - a) for a, b in pairwise(edges))
     held = delayed(source, pure=True, traverse=False)

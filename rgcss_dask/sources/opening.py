@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rgcss_dask.core.plan import Cuts
 from rgcss_dask.sources.anndata import AnnDataSource, holds_anndata
 from rgcss_dask.sources.base import ArraySource, FrameSource, Reading, Source, SparseSource
-from rgcss_dask.sources.dask import DaskFrameSource, DaskSource
+from rgcss_dask.sources.dask import DaskFrameSource, DaskSource, stacked
 from rgcss_dask.sources.packed import unpacked
 from rgcss_dask.sources.xarray import XarraySource
 from rgcss_dask.sources.zarr import ZarrSource
@@ -34,7 +34,10 @@ class StackedSource(Source):
         self._starts = np.cumsum([0] + [source.shape[0] for source in sources])
         self.shape = (int(self._starts[-1]), first.shape[1])
         self.dtype, self.names = first.dtype, first.names
-        self.address = f"{first.address} and {len(sources) - 1} more"
+        # In words the first one, in a digest all: what cannot be stamped is told apart by its address.
+        addresses = "\n".join(source.address for source in sources).encode()
+        digest = hashlib.blake2b(addresses, digest_size=4).hexdigest()
+        self.address = f"{first.address} and {len(sources) - 1} more ({digest})"
         self.waits = any(source.waits for source in sources)
 
     @classmethod
@@ -44,17 +47,26 @@ class StackedSource(Source):
 
     @classmethod
     def of(cls, thing: Any, reading: Reading) -> Source:
-        """Open each one."""
+        """Open each one; arrays of Dask become one, so that a cluster computes the blocks."""
         things = thing if isinstance(thing, list | tuple) else matches(str(thing), reading)
         if len(things) == 0:
             raise ValueError("a list of sources must name at least one; got an empty list.")
         sources = [_open(one, reading).checked() for one in things]
-        return sources[0] if len(sources) == 1 else cls(sources)
+        if len(sources) == 1:
+            return sources[0]
+        stack = cls(sources)
+        arrays = [source.array for source in sources if isinstance(source, DaskSource)]
+        return stack if len(arrays) < len(sources) else DaskSource(stacked(arrays), stack.names)
+
+    @property
+    def parts(self) -> tuple[Source, ...]:
+        """The sources, from the top."""
+        return self._sources
 
     @property
     def processes(self) -> bool:
-        """Whether other processes can read all of them."""
-        return all(source.processes for source in self._sources)
+        """Whether other processes can read all of them; what Dask has yet to compute is asked for by this one."""
+        return all(source.processes and not isinstance(source, DaskSource) for source in self._sources)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -74,13 +86,18 @@ class StackedSource(Source):
 
     def stamps(self, edges: Cuts) -> list[str] | None:
         """Join the stamps of what each source has in a range."""
-        joined = []
-        for start, stop in pairwise(edges):
-            found = [s.stamps(np.array([a, b])) for s, a, b in self._ranges(int(start), int(stop))]
-            if any(stamp is None for stamp in found):
+        joined: list[list[str]] = [[] for _ in edges[1:]]
+        for source, start in zip(self._sources, self._starts[:-1], strict=True):
+            inside = np.clip(edges - start, 0, source.shape[0])
+            touched = np.flatnonzero(np.diff(inside))
+            if len(touched) == 0:
+                continue
+            stamps = source.stamps(inside[touched[0] : touched[-1] + 2])  # all at once: a store is listed for them
+            if stamps is None:
                 return None
-            joined.append("+".join(stamp[0] for stamp in found if stamp is not None))
-        return joined
+            for i, stamp in zip(touched, stamps, strict=True):
+                joined[i].append(stamp)
+        return ["+".join(stamps) for stamps in joined]
 
     def _ranges(self, start: int, stop: int) -> list[tuple[Source, int, int]]:
         first = int(np.searchsorted(self._starts, start, "right")) - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import struct
 from typing import Any
 
@@ -56,8 +57,10 @@ class PackedSource(Source):
         return self._decoded(self._stored.read(start, stop))
 
     def stamps(self, edges: Cuts) -> list[str] | None:
-        """Digest the sizes and times of the stored chunks."""
-        return self._stored.stamps(edges)
+        """Add how the numbers are packed to the stamps of the stored chunks: it can change while they do not."""
+        stamps = self._stored.stamps(edges)
+        packed = hashlib.blake2b(repr(sorted(self._attributes.items())).encode(), digest_size=4).hexdigest()
+        return None if stamps is None else [f"{stamp}-{packed}" for stamp in stamps]
 
     def _decoded(self, block: NDArray[Any]) -> NDArray[Any]:
         xarray = _xarray(self.address)

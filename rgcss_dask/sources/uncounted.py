@@ -34,7 +34,7 @@ def scan_uncounted(thing: Any, *, nan: str) -> Moments:
     plan.
     """
     names = tuple(str(name) for name in thing.columns) if is_dask_frame(thing) else None
-    array = thing.to_dask_array().astype(frame_dtype(thing)) if is_dask_frame(thing) else thing
+    array = thing.astype(frame_dtype(thing)).to_dask_array() if is_dask_frame(thing) else thing
     if array.numblocks[1] > 1:
         array = array.rechunk({1: -1})
     options = Options(nan=nan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,8 +12,8 @@ from dask.base import is_dask_collection, optimize
 from numpy.typing import NDArray
 
 from rgcss_dask.core.plan import Cuts
-from rgcss_dask.sources.base import Reading
-from rgcss_dask.sources.zarr import local_paths, open_array, strict_array
+from rgcss_dask.sources.base import Reading, crc32
+from rgcss_dask.sources.zarr import ZarrSource, local_paths
 
 
 @dataclass(frozen=True)
@@ -23,15 +22,15 @@ class Vector:
 
     what: str
     values: Any
+    state: str = ""  # of the stored chunks when the pass was planned
 
     @classmethod
     def of(cls, thing: Any, what: str, rows: int, reading: Reading) -> Vector:
         """Open it, and check that it has one entry per row."""
-        if isinstance(thing, str):
-            thing = open_array(thing, reading.storage_options)
-        if isinstance(thing, zarr.Array) and reading.missing == "raise":
-            thing = strict_array(thing)
-        values: Any = thing if isinstance(thing, zarr.Array) or is_dask_array(thing) else np.asarray(thing)
+        stored = ZarrSource.of(thing, reading) if ZarrSource.takes(thing) else None
+        values: Any = thing if stored is None else stored.array
+        if stored is None and not is_dask_array(values):
+            values = np.asarray(values)
         if is_dask_array(values) and any(np.isnan(s) for s in values.shape):
             values = values.compute_chunk_sizes()
         if values.shape != (rows,):
@@ -42,15 +41,16 @@ class Vector:
             raise TypeError(f"{what} must {rule}; got dtype {values.dtype}.")
         if isinstance(values, np.ndarray):
             checked_entries(what, values, 0)
-        return cls(what, values)
+        stamps = None if stored is None else stored.stamps(np.array([0, rows]))
+        return cls(what, values, "" if stamps is None else stamps[0])
 
     @property
     def fingerprint(self) -> str:
         """Tell this vector from others."""
         if isinstance(self.values, np.ndarray):
-            return f"crc32 {zlib.crc32(np.ascontiguousarray(self.values).data.cast('B')):08x}"
+            return f"crc32 {crc32(self.values):08x}"
         name = self.values.name if is_dask_array(self.values) else str(self.values.store_path)
-        return f"{name} {self.values.dtype}"
+        return f"{name} {self.values.dtype} {self.state}".rstrip()
 
     @property
     def paths(self) -> tuple[str, ...]:

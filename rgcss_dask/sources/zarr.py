@@ -6,8 +6,8 @@ import asyncio
 import hashlib
 import os
 import threading
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from zarr.errors import ContainsGroupError, GroupNotFoundError, NodeTypeValidati
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, ZipStore
 
 from rgcss_dask.core.plan import Cuts
-from rgcss_dask.sources.base import Reading, Source, even_cuts
+from rgcss_dask.sources.base import Reading, Source, crc32, even_cuts
 from rgcss_dask.storage.files import filesystem, is_url
 from rgcss_dask.storage.remote import METADATA, fsspec_store, named, url_store
 from rgcss_dask.storage.retrying import Retry, StoreError
@@ -41,12 +41,12 @@ class ZarrSource(Source):
 
     def __init__(self, array: zarr.Array[Any], address: str, missing: str = "raise") -> None:
         self._missing = missing
-        self._store = fsspec_store(array.store) or array.store
+        self._store = innermost(array.store)
         self.address, self.shape, self.dtype = address, array.shape, np.dtype(array.dtype)  # type: ignore[assignment]
         self.names = _column_names(array)
         self._array = filled_array(array) if missing == "fill" else strict_array(array)
-        self._unit = array.shards or array.chunks  # rows and columns of what is stored as one object
-        self.waits = isinstance(self._store, FsspecStore) and not _is_process_local(self._store)
+        self._unit = array.shards or array.chunks  # rows, columns, ... of what is stored as one object
+        self.waits = isinstance(self._store, FsspecStore) and not is_process_local(self._store)
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
@@ -54,16 +54,16 @@ class ZarrSource(Source):
         return isinstance(thing, zarr.Array | str | Path)
 
     @classmethod
-    def of(cls, thing: Any, reading: Reading) -> Source:
+    def of(cls, thing: Any, reading: Reading) -> ZarrSource:
         """Open the array."""
         if isinstance(thing, zarr.Array):
-            return cls(_rooted(thing), str(thing.store_path), reading.missing)
+            return cls(_rooted_array(thing), str(thing.store_path), reading.missing)
         return cls(open_array(str(thing), reading.storage_options), str(thing), reading.missing)
 
     @property
     def processes(self) -> bool:
         """Whether the store is outside this process."""
-        return not _is_process_local(self._store)
+        return not is_process_local(self._store)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -99,26 +99,36 @@ class ZarrSource(Source):
         stamps = []
         for start, stop in pairwise(edges):
             digest = hashlib.blake2b(digest_size=8)
-            for i in range(int(start) // self._unit[0], -(-int(stop) // self._unit[0])):
-                for j in range(-(-self.shape[1] // self._unit[1])):
-                    key = self._key(i, j)
-                    state = state_of(key)
-                    if state is None and self._missing == "raise":
-                        raise self._missing_chunk(key)
-                    digest.update(f"{state}\n".encode())
+            for key in self._keys(int(start), int(stop)):
+                state = state_of(key)
+                if state is None and self._missing == "raise":
+                    raise self._missing_chunk(key)
+                digest.update(f"{state or self._array.fill_value}\n".encode())
             stamps.append(digest.hexdigest())
         return stamps
 
-    def _key(self, i: int, j: int) -> str:
-        name = self._array.metadata.encode_chunk_key((i, j))
+    def _keys(self, start: int, stop: int) -> Iterator[str]:
+        """Name the chunks that hold a range of rows."""
+        across = [range(-(-size // unit)) for size, unit in zip(self.shape[1:], self._unit[1:], strict=True)]
+        for index in product(range(start // self._unit[0], -(-stop // self._unit[0])), *across):
+            yield self._key(*index)
+
+    def _key(self, *index: int) -> str:
+        name = self._array.metadata.encode_chunk_key(index)
         return f"{self._array.path}/{name}" if self._array.path else name
 
     @property
     def _state_of(self) -> Callable[[str], str | None] | None:
-        """Return what gives size and time of a stored object, or None where the store cannot tell."""
+        """Return what tells the state of a stored object, mostly size and time, or None where the store cannot."""
         if isinstance(self._store, LocalStore):
             root = os.fspath(self._store.root)
-            return lambda key: _local_state(f"{root}/{key}")
+            return lambda key: file_state(f"{root}/{key}")
+        if isinstance(self._store, ZipStore):
+            whole = file_state(self._store.path)
+            return lambda key: whole
+        if isinstance(self._store, MemoryStore):
+            held = self._store._store_dict
+            return lambda key: f"{crc32(held[key].as_numpy_array()):08x}" if key in held else None
         if isinstance(self._store, FsspecStore):
             listing = _listing(self._store, self._array.path)
             return None if listing is None else listing.get
@@ -126,10 +136,9 @@ class ZarrSource(Source):
 
     def _missing_chunk(self, key: str) -> MissingChunkError:
         rows = ""
-        for i in range(len(self.cuts) - 1):
-            width = -(-self.shape[1] // self._unit[1])
-            if key in (self._key(i, j) for j in range(width)):
-                rows = f" (rows {self.cuts[i]:,} to {self.cuts[i + 1] - 1:,})"
+        for start, stop in pairwise(self.cuts.tolist()):
+            if key in self._keys(start, stop):
+                rows = f" (rows {start:,} to {stop - 1:,})"
                 break
         return MissingChunkError(
             f"every chunk must be there; {self.address} has no chunk {key}{rows}. "
@@ -240,7 +249,7 @@ def strict_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
 def filled_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
     """Return the array such that a missing chunk is the fill value only if the store does not list it."""
     store = fsspec_store(array.store)
-    if store is None or _is_process_local(store):
+    if store is None or is_process_local(store):
         return array
     inner = _FilledStore(named(array.store), array.path)
     return zarr.open_array(inner, path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
@@ -254,8 +263,7 @@ def strict_group(group: zarr.Group) -> zarr.Group:
 
 def local_paths(store: Store, inside: str) -> tuple[str, ...]:
     """Return where a store is in the file system of this machine, which other machines may not have."""
-    while isinstance(store, WrapperStore):
-        store = store._store
+    store = innermost(store)
     if isinstance(store, ZipStore):
         return (os.path.abspath(store.path),)
     if isinstance(store, LocalStore):
@@ -265,19 +273,34 @@ def local_paths(store: Store, inside: str) -> tuple[str, ...]:
     return ()
 
 
-def _rooted(array: zarr.Array[Any]) -> zarr.Array[Any]:
-    """Return the array with the whole path of its store: workers may have started in another folder."""
-    if not isinstance(array.store, LocalStore) or array.store.root.is_absolute():
+def innermost(store: Store) -> Store:
+    """Return the store within what is wrapped around it."""
+    while isinstance(store, WrapperStore):
+        store = store._store
+    return store
+
+
+def rooted(store: Store) -> Store:
+    """Return the store with its whole path: workers may have started in another folder."""
+    if not isinstance(store, LocalStore) or store.root.is_absolute():
+        return store
+    return LocalStore(store.root.absolute(), read_only=True)
+
+
+def _rooted_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
+    store = rooted(array.store)
+    if store is array.store:
         return array
-    store = LocalStore(array.store.root.absolute(), read_only=True)
     return zarr.open_array(store, path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
 
 
-def _is_process_local(store: Store) -> bool:
+def is_process_local(store: Store) -> bool:
+    """Tell whether what is in a store is in the memory of this process alone."""
     return isinstance(store, MemoryStore) or (isinstance(store, FsspecStore) and "memory" in str(store.fs.protocol))
 
 
-def _local_state(path: str) -> str | None:
+def file_state(path: str | Path) -> str | None:
+    """Return size and time of a file, or None if it is not there."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
