@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 import tomllib
 from collections.abc import Callable
@@ -15,9 +16,9 @@ from rgcss_dask.report import write_report
 from rgcss_dask.scanning.budget import parse_memory
 from rgcss_dask.scanning.presence import NoWorkersError
 from rgcss_dask.scanning.scan import OtherPassError, scan
-from rgcss_dask.sources.base import Reading
+from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.opening import matches, open_source
-from rgcss_dask.storage.archive import folder_of
+from rgcss_dask.storage.archive import discard, folder_of, foreign
 from rgcss_dask.storage.files import is_url, place_of
 from rgcss_dask.storage.result import load_result, save_result
 from rgcss_dask.workflow import Question, answer, provenance_of
@@ -26,7 +27,8 @@ Say = Callable[[str], None]
 
 SCAN = ("folds", "groups", "nan", "missing", "precision", "memory", "seed")
 ASK = ("k", "lam", "lams", "choose_k", "one_se", "objective", "center", "scale", "include", "exclude", "refine")
-OUT = ("moments", "result", "report")
+ENDINGS = {"moments": ".moments.zarr", "result": ".json", "report": ".html"}
+OUT = tuple(ENDINGS)
 SHOW = ("image_shape",)
 
 
@@ -41,9 +43,19 @@ class Job:
     report: str | None
 
     @property
+    def places(self) -> dict[str, str]:
+        """Where it writes."""
+        return {name: getattr(self, name) for name in OUT if getattr(self, name) is not None}
+
+    @property
+    def source(self) -> Source:
+        """The matrix, read as the options say."""
+        return open_source(self.data, missing=self.options.get("missing", "raise"))
+
+    @property
     def fingerprint(self) -> str:
         """Identify data and options, so that a change of either is done again."""
-        source = open_source(self.data)
+        source = self.source
         stamps = source.stamps(source.cuts[[0, -1]])
         content = json.dumps([self.data, list(source.shape), stamps, self.options], sort_keys=True)
         return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
@@ -89,12 +101,32 @@ def read_jobs(path: Path) -> list[Job]:
         raise ValueError(f'{path} must have at least one table [[jobs]] with data = "archive.zarr".')
     _check_names(path, content, tables)
     found = [job for table in tables for job in _jobs({**content.get("defaults", {}), **table}, path.parent)]
-    for where in ("result", "moments"):
-        places = [getattr(job, where) for job in found]
-        twice = next((place for place in places if places.count(place) > 1), None)
-        if twice is not None:
-            raise ValueError(f"two jobs of {path} would write {twice}; use {{stem}} in {where} to tell them apart.")
+    _check_places(path, found)
     return found
+
+
+def _check_places(path: Path, jobs: list[Job]) -> None:
+    """Refuse a list by which something would be written twice, or over data."""
+    data = {_normal(job.data) for job in jobs}
+    written: dict[str, Job] = {}
+    for job in jobs:
+        for where, place in job.places.items():
+            same = _normal(place)
+            if same in data:
+                raise ValueError(
+                    f'{where} = "{place}" of {path} is data, which must not be written over. Give it another name, '
+                    f'such as {where} = "out/{{stem}}{ENDINGS[where]}".'
+                )
+            if same in written:
+                who = "the same job" if written[same] is job else "two jobs"
+                raise ValueError(f"{who} of {path} would write {place}; use {{stem}} in {where} to tell them apart.")
+            written[same] = job
+
+
+def _normal(address: str) -> str:
+    """Return one address for all that lead to the same place."""
+    address = address.removeprefix("file://")
+    return address.rstrip("/") if is_url(address) else os.path.realpath(address)
 
 
 def _check_names(path: Path, content: dict[str, Any], tables: list[dict[str, Any]]) -> None:
@@ -117,7 +149,9 @@ def _jobs(table: dict[str, Any], folder: Path) -> list[Job]:
     where = pattern if is_url(pattern) else str(folder / pattern)
     found = matches(where, Reading()) if "*" in pattern else [where]
     options = {name: value for name, value in table.items() if name not in OUT}
-    return [Job(data, options, *_places(data, table, folder)) for data in found]
+    jobs = [Job(data, options, *_places(data, table, folder)) for data in found]
+    made = {_normal(job.moments): job for job in jobs}  # perhaps by an earlier run, so that the pattern finds them too
+    return [job for job in jobs if made.get(_normal(job.data), job) is job or foreign(folder_of(job.data))]
 
 
 def _places(data: str, table: dict[str, Any], folder: Path) -> tuple[str, str, str | None]:
@@ -127,12 +161,8 @@ def _places(data: str, table: dict[str, Any], folder: Path) -> tuple[str, str, s
         name = template.format(stem=stem)
         return name if is_url(name) else str(folder / name)
 
-    report = table.get("report", "{stem}.html")
-    return (
-        place(table.get("moments", "{stem}.moments.zarr")),
-        place(table.get("result", "{stem}.json")),
-        place(report) if report else None,
-    )
+    moments, result, report = (table.get(name, "{stem}" + ending) for name, ending in ENDINGS.items())
+    return place(moments), place(result), place(report) if report else None
 
 
 def _run(job: Job, memory: int | None) -> dict[str, Any]:
@@ -167,21 +197,21 @@ def _missing(report: str | None) -> bool:
 
 
 def _work(job: Job, fingerprint: str, memory: int | None) -> str:
-    for place in (job.moments, job.result, job.report):
-        if place is not None and not is_url(place):
+    for place in job.places.values():
+        if not is_url(place):
             Path(place).parent.mkdir(parents=True, exist_ok=True)
     question = Question(**{name: _hashable(job.options[name]) for name in ASK if name in job.options})
     options = {"memory": memory} | {name: job.options[name] for name in SCAN if name in job.options}
     try:
         moments = scan(job.data, archive=job.moments, progress=False, **options)
     except OtherPassError:  # the archive or its options changed since; these moments are the batch's own to replace
-        folder_of(job.moments).remove()
+        discard(folder_of(job.moments))
         moments = scan(job.data, archive=job.moments, progress=False, **options)
     provenance = provenance_of(job.moments)
     result = answer(moments, question, {**provenance, "job": fingerprint}, say=lambda message: None)
     if job.report is not None:
         shape = job.options.get("image_shape")
-        write_report(result, job.report, image_shape=shape and (int(shape[0]), int(shape[1])), rows=job.data)
+        write_report(result, job.report, image_shape=shape and (int(shape[0]), int(shape[1])), rows=job.source)
     save_result(result, job.result)  # last: a job with a result is done
     return result.sentence
 

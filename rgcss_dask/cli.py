@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from rgcss_dask import __version__
 from rgcss_dask.options import ImageShape, Lambda, cluster_options, json_option, memory_option, question_options
@@ -81,6 +82,14 @@ def cli(debug: bool) -> None:
 
     Shell completion: eval "$(_RGCSS_COMPLETE=bash_source rgcss)", likewise zsh_source and fish_source.
     """
+
+
+def _refuse_given(rule: str, *names: str) -> None:
+    """Refuse options that were given and would not be heeded."""
+    context = click.get_current_context()
+    given = [f"--{name}" for name in names if context.get_parameter_source(name) is not ParameterSource.DEFAULT]
+    if given:
+        raise click.UsageError(f"{rule}; leave out {', '.join(given)}.")
 
 
 @contextmanager
@@ -165,8 +174,9 @@ def scan(
     from rgcss_dask.scanning import append as grow
     from rgcss_dask.scanning import scan as one_pass
 
-    if append and (folds is not None or groups is not None):
-        raise click.UsageError("--append goes by the folds of the archive; leave out --folds and --groups.")
+    if append:
+        kept = ("folds", "groups", "nan", "missing", "precision", "seed")
+        _refuse_given("--append goes by the options of the archive", *kept)
     with _connected(cluster):
         if append:
             moments = grow.append(output, data, memory=memory)

@@ -18,8 +18,11 @@ from rgcss_dask.scanning.budget import default_budget, parse_memory
 from rgcss_dask.scanning.handle import PlacedMoments
 from rgcss_dask.scanning.placement import ask
 from rgcss_dask.scanning.scan import scan
+from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.storage import archive as archives
+from rgcss_dask.storage.files import Folder
+from rgcss_dask.storage.inspection import unfinished
 from rgcss_dask.storage.result import Result, Trust, Tuning, make_result
 from rgcss_dask.storage.retrying import StoreError
 
@@ -51,7 +54,7 @@ def open_moments(
     if is_archive(address, options.get("storage_options")):
         moments, record = archives.read(folder)
         return moments, _provenance(folder.address, record)
-    source = open_source(address, storage_options=options.get("storage_options"))
+    source = _open_matrix(address, folder)
     provenance = {"address": source.address, "shape": list(source.shape), "dtype": str(source.dtype)}
     budget = default_budget() if memory is None else parse_memory(memory)
     m, n = source.shape
@@ -60,6 +63,18 @@ def open_moments(
         return Rows.of(source.read(0, m), names=source.names), provenance
     say(f"{address} holds rows, not moments; reading it once. `rgcss scan` keeps what is found for the next time.")
     return scan(source, folds=folds or None, memory=memory, **options), provenance
+
+
+def _open_matrix(address: str, folder: Folder) -> Source:
+    try:
+        return open_source(address, storage_options=folder.storage_options)
+    except FileNotFoundError:
+        if unfinished(folder) is None:
+            raise
+    raise ValueError(
+        f"moments are needed, or a matrix; {address} holds a scan that is not finished. Give the same `rgcss scan` "
+        "command again: it goes on from its checkpoints."
+    )
 
 
 def provenance_of(address: str) -> dict[str, Any]:
@@ -85,10 +100,10 @@ def is_archive(address: str, storage_options: dict[str, Any] | None = None) -> b
 def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any], say: Say = print) -> Result:
     """Select as asked, and work out all that a report shows."""
     question = _sensible(source, question, say)
+    if isinstance(source, Rows):
+        source = _fitting(source, question, say)
     tuned = None
-    if question.lam == "cv":
-        if isinstance(source, Rows):
-            raise ValueError("cross-validation needs folds; scan the matrix with --folds 5 first.")
+    if question.lam == "cv" and isinstance(source, Moments):
         tuned = _tune(source, question)
         picked = tuned.selection
         say(str(tuned).rsplit("\n", 1)[0])
@@ -109,6 +124,17 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
         return make_result(source, picked, **shown)
     need = needs.select_need(source.n, picked.k, bound=True)
     return ask(make_result, source, picked, need=need, where=None, **shown)
+
+
+def _fitting(rows: Rows, question: Question, say: Say) -> Moments | Rows:
+    """Return moments in the place of rows if what is asked needs them."""
+    if question.lam == "cv":
+        raise ValueError("cross-validation needs folds; scan the matrix with --folds 5 first.")
+    if not question.refine:
+        return rows
+    say(f"Exchanging columns needs the Gram of all {rows.n:,}: forming it from the rows.")
+    moments = scan(rows.block, weights=rows.weights, progress=False)  # which refuses what does not fit into memory
+    return replace(moments, names=rows.names, dropped=rows.dropped)
 
 
 def _sensible(source: Moments | Rows, question: Question, say: Say) -> Question:

@@ -115,6 +115,14 @@ def test_an_interrupted_call_goes_on(X, picked, tmp_path, monkeypatch):
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "out.zarr", mode="r")[:], X[:, sorted(picked.columns)])
 
 
+def test_a_folder_that_is_no_draft_is_left_alone(X, picked, tmp_path):
+    (tmp_path / "out.zarr.draft").mkdir()
+    (tmp_path / "out.zarr.draft" / "thesis.txt").write_text("all of it")
+    with pytest.raises(FileExistsError, match="where rows are written first, and is something else"):
+        rg.write_reduced(picked, X, tmp_path / "out.zarr")
+    assert (tmp_path / "out.zarr.draft" / "thesis.txt").read_text() == "all of it"
+
+
 def test_a_draft_of_other_rows_is_not_gone_on_with(X, picked, tmp_path, monkeypatch):
     monkeypatch.setattr("rgcss_dask.storage.writer.CHUNK_BYTES", 50 * 4 * 8)
 

@@ -2,9 +2,12 @@ import json
 import os
 import shutil
 import socket
+import threading
 import time
 import uuid
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import numpy as np
 import psutil
@@ -19,6 +22,8 @@ from rgcss_dask.scanning.checkpoint import Checkpoints
 from rgcss_dask.storage import archive as module
 from rgcss_dask.storage import claim
 from rgcss_dask.storage.files import Folder
+from rgcss_dask.storage.inspection import describe
+from rgcss_dask.workflow import open_moments
 
 N = 8
 
@@ -318,6 +323,7 @@ def holder(**changes):
     return {
         "id": "x",
         "host": socket.gethostname(),
+        "namespace": os.stat("/proc/self/ns/pid").st_ino,
         "pid": os.getppid(),
         "born": psutil.Process(me.ppid()).create_time(),
         "beat": time.time(),
@@ -334,9 +340,15 @@ def test_an_archive_that_is_being_written_is_refused(tmp_path):
     (here / claim.NAME).write_text(json.dumps(holder(host="elsewhere")))
     with pytest.raises(claim.ArchiveBusyError, match="on elsewhere"):
         rg.scan(rows(10), archive=here)
+    # A container with the same host name, in which the process has a number that means nothing here.
+    (here / claim.NAME).write_text(json.dumps(holder(namespace=1, pid=2**22 + 1)))
+    with pytest.raises(claim.ArchiveBusyError, match=f"process {2**22 + 1} on"):
+        rg.save(rg.Moments.of(rows(10)), here)
 
 
-@pytest.mark.parametrize("changes", [{"pid": 2**22 + 1}, {"born": 0.0}, {"host": "elsewhere", "beat": 0.0}])
+@pytest.mark.parametrize(
+    "changes", [{"pid": 2**22 + 1}, {"born": 0.0}, {"host": "elsewhere", "beat": 0.0}, {"namespace": 1, "beat": 0.0}]
+)
 def test_a_claim_of_the_dead_does_not_count(tmp_path, changes):
     here = tmp_path / "m.zarr"
     here.mkdir()
@@ -352,6 +364,105 @@ def test_a_claim_shows_signs_of_life(tmp_path, monkeypatch):
         first = json.loads((tmp_path / claim.NAME).read_text())["beat"]
         time.sleep(0.2)
         assert json.loads((tmp_path / claim.NAME).read_text())["beat"] > first
+
+
+def in_one_instant(count, function):
+    """Call a function from threads that begin together, and return what each call returned or raised."""
+    together = threading.Barrier(count)
+
+    def call(_):
+        together.wait()
+        try:
+            return function()
+        except claim.ArchiveBusyError as error:
+            return error
+
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(call, range(count)))
+
+
+@pytest.mark.parametrize("left", [None, {"born": 0.0}, {"host": "elsewhere", "beat": 0.0}])
+def test_of_several_that_claim_at_once_one_succeeds(tmp_path, left):
+    """Also where the claim of a dead process is taken over."""
+    entered = threading.Barrier(4)  # that nobody gives up the claim before all have tried
+
+    def hold():
+        try:
+            with claim.claimed(Folder(str(here))):
+                inside.append(1)
+                entered.wait()
+        except claim.ArchiveBusyError:
+            entered.wait()
+            raise
+
+    for i in range(50):
+        here, inside = tmp_path / str(i), []
+        here.mkdir()
+        if left is not None:
+            (here / claim.NAME).write_text(json.dumps(holder(**left)))
+        results = in_one_instant(4, hold)
+        assert len(inside) == 1, f"{len(inside)} hold the claim"
+        assert all(isinstance(result, claim.ArchiveBusyError) for result in results if result is not None)
+        assert not list(here.iterdir())
+
+
+def test_a_file_is_created_once(tmp_path, monkeypatch):
+    folder = Folder(str(tmp_path / "new"))
+    assert sorted(in_one_instant(8, lambda: folder.create("a", b"1"))) == [False] * 7 + [True]
+
+    def no_links(*args):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert sorted(in_one_instant(8, lambda: folder.create("b", b"1"))) == [False] * 7 + [True]
+    assert folder.names() == ["a", "b"]
+
+
+@pytest.mark.parametrize(("status", "created"), [(412, False), (501, True)])
+def test_a_store_that_answers_conditions_in_its_own_way(status, created):
+    class Store:
+        protocol = "s3"
+        files: ClassVar = {}
+
+        def cat_file(self, path):
+            raise FileNotFoundError(path)
+
+        def pipe_file(self, path, content, mode=None):
+            if mode == "create":
+                raise OSError("no") from ClientError(status)
+            self.files[path] = content
+
+    class ClientError(Exception):
+        def __init__(self, status):
+            self.response = {"ResponseMetadata": {"HTTPStatusCode": status}}
+
+    folder = Folder("s3://data/m.zarr")
+    folder.__dict__["_where"] = Store(), "data/m.zarr"
+    assert folder.create("a", b"1") is created
+    assert Store.files == ({"data/m.zarr/a": b"1"} if created else {})
+
+
+def test_a_claim_that_was_taken_over_stays_with_the_other(tmp_path, monkeypatch):
+    """A process that stood still for minutes finds another one writing."""
+    monkeypatch.setattr(claim, "BEAT", 0.01)
+    here = tmp_path / "m.zarr"
+
+    def taken_over(state):
+        if not there:
+            there.update(holder(host="elsewhere"))
+            (here / claim.NAME).write_text(json.dumps(there))
+            time.sleep(0.2)
+
+    there = {}
+    with pytest.raises(claim.ArchiveBusyError, match=r"was taken over by process \d+ on elsewhere.*same call again"):
+        rg.scan(rows(3_000), archive=here, progress=taken_over)
+    assert json.loads((here / claim.NAME).read_text()) == there
+    assert module.read_record(Folder(str(here))) is None
+    (here / claim.NAME).unlink()
+    with claim.claimed(Folder(str(here))):
+        (here / claim.NAME).unlink()
+        with pytest.raises(claim.ArchiveBusyError, match=r"on .*m.zarr was removed"):
+            module.write(Folder(f"file://{here}"), rg.Moments.of(rows(10)), module.Record.empty("late"))
 
 
 def test_a_target_that_cannot_be_written_is_refused_before_reading(tmp_path, monkeypatch):
@@ -372,3 +483,106 @@ def test_moments_of_zeros_come_back(tmp_path):
     moments = rg.Moments.of(np.zeros((5, 3)))
     rg.save(moments, tmp_path / "zeros.zarr")
     assert np.array_equal(rg.load(tmp_path / "zeros.zarr").gram(), np.zeros((3, 3)))
+
+
+def contents(folder):
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_an_archive_is_not_written_over_the_data(tmp_path, monkeypatch, zarr_format):
+    data = tmp_path / "d.zarr"
+    array = zarr.create_array(data, shape=(3_000, N), chunks=(500, N), dtype="f8", zarr_format=zarr_format)
+    array[:] = rows(3_000)
+    before = contents(tmp_path)
+    monkeypatch.setattr("rgcss_dask.sources.zarr.ZarrSource.read", lambda *a: pytest.fail("refused before the pass"))
+    for address in (data, f"file://{data}"):
+        with pytest.raises(FileExistsError, match=r"path to itself; at .*d.zarr there is a Zarr array. Give a path at"):
+            rg.scan(data, archive=address)
+        with pytest.raises(FileExistsError, match="there is a Zarr array"):
+            rg.save(rg.Moments.of(rows(10)), address)
+    rg.save(rg.Moments.of(rows(10)), tmp_path / "m.zarr")
+    with pytest.raises(FileExistsError, match="there is a Zarr array"):
+        rg.merge([tmp_path / "m.zarr"], data)
+    with pytest.raises(FileNotFoundError, match="no finished archive"):
+        rg.append(data, data)
+    assert contents(data) == before
+
+
+def test_an_archive_is_not_written_into_anything_else(tmp_path):
+    for zarr_format in (2, 3):
+        group = zarr.create_group(tmp_path / f"group{zarr_format}", zarr_format=zarr_format)
+        group.create_array("x", data=np.ones(3))
+        zarr.create_group(tmp_path / f"noted{zarr_format}", zarr_format=zarr_format, attributes={"of": "others"})
+    (tmp_path / "folder").mkdir()
+    for name in "abcd":
+        (tmp_path / "folder" / name).write_text("")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/zarr.json").write_text('{"zarr')
+    before = contents(tmp_path)
+    for name, what in {
+        "group2": "a Zarr group",
+        "group3": "a Zarr group",
+        "noted2": "a Zarr group",
+        "noted3": "a Zarr group",
+        "damaged": "a Zarr group",
+        "folder": "a, b, c, more",
+        "file": "a file",
+    }.items():
+        with pytest.raises(FileExistsError, match=f"there is {what}"):
+            rg.save(rg.Moments.of(rows(10)), tmp_path / name)
+    assert contents(tmp_path) == before
+
+
+def test_what_a_killed_write_left_is_written_over(place, monkeypatch):
+    def dies(*args):
+        raise InterruptedPassError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_write_moments", dies)
+        with pytest.raises(InterruptedPassError):
+            rg.save(rg.Moments.of(rows(10)), place)
+    assert "zarr.json" in Folder(place).names()
+    rg.save(rg.Moments.of(rows(10)), place)
+    assert rg.load(place).rows == 10
+
+
+def test_an_archive_at_a_file_url_is_at_its_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    moments = rg.scan(rows(100), archive=f"file://{tmp_path}/there/m.zarr")
+    same(rg.load(tmp_path / "there/m.zarr"), moments)
+    same(rg.load(f"file://{tmp_path}/there/m.zarr"), moments)
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_reader_finds_the_old_archive_or_the_new_one(place, monkeypatch):
+    old, new = rg.Moments.of(rows(10)), rg.Moments.of(rows(20))
+    rg.save(old, place)
+    read, rewrites = module._read_moments, [new, old, new]
+
+    def rewritten_meanwhile(group, head):
+        if rewrites:
+            rg.save(rewrites.pop(), place)
+        return read(group, head)
+
+    monkeypatch.setattr(module, "_read_moments", rewritten_meanwhile)
+    got, record = module.read(Folder(place))
+    same(got, new)
+    assert "saved" in record.history[0]
+    assert not rewrites
+
+
+def test_an_unfinished_scan_is_called_so(tmp_path, place, monkeypatch):
+    monkeypatch.setattr("rgcss_dask.core.plan.SAVE_ROWS", 8_192)
+    array = stored(tmp_path / "a.zarr", rows(200_000), chunk=1_000)
+    interrupted_scan(array, place, 60_000)
+    inside = Folder(place).within("checkpoints")
+    (name,) = (name for name in inside.names() if name != "pass.json")
+    parts = [part for part in inside.within(name).names() if part.endswith(".part")]
+    content = describe(place)
+    assert (content["kind"], content["checkpoints"]) == ("unfinished scan", len(parts))
+    with pytest.raises(ValueError, match=r"m.zarr holds a scan that is not finished.*`rgcss scan` command again"):
+        open_moments(place)
+    with pytest.raises(FileNotFoundError, match="no Zarr array"):
+        open_moments(f"{place}.not")

@@ -9,6 +9,7 @@ import zarr
 
 import rgcss_dask as rg
 from rgcss_dask.batch import read_jobs, run_batch, table
+from rgcss_dask.workflow import Question, answer, open_moments
 
 pytest.importorskip("matplotlib")
 
@@ -107,6 +108,15 @@ def test_other_options_are_done_again(folder):
         ('[other]\n[[jobs]]\ndata = "special.zarr"\n', r"has a table \[other\]"),
         ('[[jobs]]\ndata = "none-*.zarr"\n', "no archive matches"),
         ('[[jobs]]\ndata = "archives/*.zarr"\nresult = "r.json"\n', "two jobs of .* would write .*r.json"),
+        ('[[jobs]]\ndata = "archives/*.zarr"\nreport = "all.html"\n', "two jobs of .* would write .*all.html"),
+        ('[[jobs]]\ndata = "special.zarr"\nresult = "r"\nreport = "./x/../r"\n', "the same job of .* would write .*r"),
+        (
+            '[[jobs]]\ndata = "special.zarr"\nmoments = "{stem}.zarr"\n',
+            "moments = .*special.zarr.* is data, which",
+        ),
+        ('[[jobs]]\ndata = "nowhere.zarr"\nmoments = "{stem}.zarr"\n', "nowhere.zarr.* is data"),
+        ('[[jobs]]\ndata = "special.zarr"\nreport = "special.zarr/"\n', 'is data.*such as report = "out/{stem}.html"'),
+        ('[[jobs]]\ndata = "archives/*.zarr"\nmoments = "archives/a00.zarr"\n', "is data, which must not be"),
     ],
 )
 def test_a_wrong_file_is_refused_before_anything_is_done(folder, text, message):
@@ -133,3 +143,68 @@ def test_memory_is_for_jobs_that_say_nothing_of_it(folder):
 def test_a_wrong_share(folder, only):
     with pytest.raises(ValueError, match="--only must be I/N"):
         run_batch(folder / "jobs.toml", only=only)
+
+
+def test_data_are_not_removed_to_make_room_for_moments(folder):
+    A = zarr.open_array(folder / "special.zarr")[:]
+    (folder / "taken").mkdir()
+    (folder / "special.zarr").rename(folder / "taken/moments.zarr")
+    zarr.create_array(folder / "special.zarr", data=A, chunks=(50, 8))
+    text = '[[jobs]]\ndata = "special.zarr"\nmoments = "taken/moments.zarr"\nk = 2\nlam = 1.0\n'
+    for more in ("", "folds = 2\n"):
+        (folder / "jobs.toml").write_text(text + more)
+        (job,) = run_batch(folder / "jobs.toml", say=lambda line: None)["jobs"]
+        assert job["status"] == "failed"
+        assert "there is a Zarr array" in job["words"]
+        assert np.array_equal(zarr.open_array(folder / "taken/moments.zarr")[:], A)
+
+
+def test_moments_of_other_options_are_replaced_and_nothing_beside_them(folder):
+    text = '[[jobs]]\ndata = "special.zarr"\nk = 2\nlam = 1.0\n'
+    (folder / "jobs.toml").write_text(text)
+    assert statuses(run_batch(folder / "jobs.toml", say=lambda line: None)) == ["done"]
+    (folder / "special.moments.zarr/notes.txt").write_text("mine")
+    (folder / "jobs.toml").write_text(text + "folds = 2\n")
+    assert statuses(run_batch(folder / "jobs.toml", say=lambda line: None)) == ["done"]
+    assert len(rg.load(folder / "special.moments.zarr").folds) == 2
+    assert (folder / "special.moments.zarr/notes.txt").read_text() == "mine"
+
+
+def test_a_pattern_does_not_find_the_moments_of_an_earlier_run(folder):
+    shutil.rmtree(folder / "archives")
+    (folder / "jobs.toml").write_text('[[jobs]]\ndata = "*.zarr"\nk = 2\nlam = 1.0\n')
+    assert statuses(run_batch(folder / "jobs.toml", say=lambda line: None)) == ["done"]
+    assert (folder / "special.moments.zarr").exists()
+    assert statuses(run_batch(folder / "jobs.toml", say=lambda line: None)) == ["kept"]
+    zarr.create_array(folder / "b.zarr", data=np.ones((9, 3)))
+    zarr.create_array(folder / "b.moments.zarr", data=np.ones((9, 3)))
+    with pytest.raises(ValueError, match=r"b.moments.zarr.* is data"):
+        read_jobs(folder / "jobs.toml")
+
+
+def test_chunks_that_were_left_out_may_be_filled(folder):
+    text = '[[jobs]]\ndata = "archives/a07.zarr"\nk = 2\nlam = 1.0\n'
+    (folder / "jobs.toml").write_text(text)
+    assert statuses(run_batch(folder / "jobs.toml", say=lambda line: None)) == ["failed"]
+    (folder / "jobs.toml").write_text(text + 'missing = "fill"\n')
+    (job,) = run_batch(folder / "jobs.toml", say=lambda line: None)["jobs"]
+    assert job["status"] == "done", job
+    assert (folder / "a07.html").exists()
+    assert statuses(run_batch(folder / "jobs.toml", say=lambda line: None)) == ["kept"]
+
+
+def test_columns_are_exchanged_with_fewer_rows_than_columns_too(tmp_path):
+    A = np.random.default_rng(3).normal(size=(20, 30)) @ np.random.default_rng(4).normal(size=(30, 30))
+    zarr.create_array(tmp_path / "wide.zarr", data=A)
+    rg.save(rg.Moments.of(A), tmp_path / "m.zarr")
+    said = []
+
+    def picked(name, **asked):
+        source, provenance = open_moments(str(tmp_path / name), say=said.append)
+        return answer(source, Question(k=5, lam=0.1, center=True, **asked), provenance, said.append)
+
+    greedy, refined, wanted = picked("wide.zarr"), picked("wide.zarr", refine=True), picked("m.zarr", refine=True)
+    assert set(refined.selection.columns) == set(wanted.selection.columns) != set(greedy.selection.columns)
+    assert refined.selection.loss[-1] < greedy.selection.loss[-1]
+    assert any("needs the Gram of all 30" in line for line in said)
+    assert refined.provenance["asked"]["refine"]

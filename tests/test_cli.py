@@ -166,6 +166,7 @@ def test_workers_give_the_same_bits(folder):
         (["scan", "a.zarr", "-o", "x.zarr", "--memory", "3 potatoes"], 1, "potatoes"),
         (["scan", "a.zarr", "-o", "x.zarr", "--append"], 1, "x.zarr"),
         (["scan", "a.zarr", "-o", "x.zarr", "--append", "--folds", "3"], 2, "leave out --folds"),
+        (["scan", "a.zarr", "-o", "x.zarr", "--append", "--nan", "raise"], 2, "leave out --nan"),
         (["scan", "a.zarr", "-o", "x.zarr", "--workers", "1", "--scheduler", "tcp://127.0.0.1:1"], 2, "give one of"),
         (["scan", "a.zarr", "-o", "m.zarr", "--folds", "7"], 1, "m.zarr"),
         (["merge", "m.zarr", "plain.zarr", "-o", "x.zarr"], 1, "the same number of folds; got 4 and 0"),

@@ -14,7 +14,7 @@ import numpy as np
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import READ_BYTES, Options, thinned
 from rgcss_dask.scanning.progress import Callback
-from rgcss_dask.scanning.scan import CHECKPOINTS, Request, discard_finished, make_request, run
+from rgcss_dask.scanning.scan import Request, discard_finished, make_request, run
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.storage import archive as archives
@@ -85,7 +85,7 @@ def _add(
             history=record.history + new.history,
         ),
     )
-    folder.within(CHECKPOINTS).remove()
+    folder.within(archives.CHECKPOINTS).remove()
     return grown
 
 

@@ -29,17 +29,15 @@ from rgcss_dask.scanning.execute import (
 from rgcss_dask.scanning.handle import archived, left_on_cluster, loaded
 from rgcss_dask.scanning.progress import Callback, Reporter, display
 from rgcss_dask.scanning.sight import check_sight, look
-from rgcss_dask.scanning.tasks import Job, Place, run_finish, run_merge, run_span
+from rgcss_dask.scanning.tasks import Job, Place, run_finish, run_merge, run_saved, run_span
 from rgcss_dask.scanning.versions import check_cluster
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.sources.vectors import Vector
 from rgcss_dask.sources.xarray import along
 from rgcss_dask.storage import archive as archives
-from rgcss_dask.storage.claim import claimed
+from rgcss_dask.storage.claim import claimed, refuse_lost
 from rgcss_dask.storage.files import Folder
-
-CHECKPOINTS = "checkpoints"
 
 
 class OtherPassError(ValueError):
@@ -112,12 +110,14 @@ def scan(
     if archive is None:
         return run(request, progress=progress, stay=True).moments
     folder = archives.folder_of(archive, storage_options)
+    archives.refuse_foreign(folder)
     with claimed(folder):
         record = archives.read_record(folder)
         if record is None:
             result = run(request, folder=folder, progress=progress, stay=True)
+            refuse_lost(folder)  # a worker that writes cannot tell
             moments = archived(result.moments, folder, request.record(result.reads), shared=result.shared)
-            folder.within(CHECKPOINTS).remove()
+            folder.within(archives.CHECKPOINTS).remove()
             return moments
         refuse_other(folder.address, record.fingerprint, request.fingerprint)
         discard_finished(folder, request.plan.nodes[-1].stop)
@@ -258,7 +258,7 @@ def build_graph(job: Job, vectors: dict[str, Vector]) -> tuple[Graph, str, int]:
         i = todo.pop()
         node = plan.nodes[i]
         if is_saved(i):
-            graph[key_of(i)] = _span_task(key_of(i), job_key, i, [], None, None)
+            graph[key_of(i)] = Task(key_of(i), run_saved, Place.of(job, i), _data_producer=True)
             resumed += node.stop - node.start
         elif node.left is None or node.right is None:
             graph[key_of(i)] = _span_task(key_of(i), job_key, i, *inputs[i])
@@ -327,7 +327,7 @@ def _stamps(source: Source, plan: Plan) -> dict[tuple[int, int], str] | None:
 
 def _open_checkpoints(folder: Folder, request: Request) -> Checkpoints:
     """Return the checkpoints of this very pass, or refuse those of another."""
-    inside = folder.within(CHECKPOINTS)
+    inside = folder.within(archives.CHECKPOINTS)
     mine = request.fingerprint
     found = inside.read("pass.json")
     if found is not None:
@@ -340,7 +340,7 @@ def _open_checkpoints(folder: Folder, request: Request) -> Checkpoints:
 
 def discard_finished(folder: Folder, seen: int) -> None:
     """Remove checkpoints of a pass that was killed after its result had been written."""
-    inside = folder.within(CHECKPOINTS)
+    inside = folder.within(archives.CHECKPOINTS)
     found = inside.read("pass.json")
     if found is not None and json.loads(found)["rows"][1] <= seen:
         inside.remove()

@@ -24,7 +24,8 @@ from zarr.storage import LocalStore
 
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.sources.zarr import MissingChunkError, strict_group
-from rgcss_dask.storage.claim import claimed
+from rgcss_dask.storage.claim import NAME as CLAIM
+from rgcss_dask.storage.claim import claimed, refuse_lost
 from rgcss_dask.storage.files import Folder, is_url
 from rgcss_dask.storage.remote import FreshStore, url_store
 from rgcss_dask.storage.retrying import StoreError
@@ -33,6 +34,9 @@ FORMAT = 1
 ATTRIBUTE = "rgcss_dask"
 CHUNK_BYTES = 2**25
 VERSION = re.compile("v[0-9a-f]{12}")
+CHECKPOINTS = "checkpoints"
+# Names in the folder of an archive: its own, drafts that a killed process left, and what systems hide everywhere.
+OURS = re.compile(rf"zarr\.json|zarr\.\w+\.partial|{VERSION.pattern}|{CHECKPOINTS}|{re.escape(CLAIM)}.*|\.(?!z).*")
 PACKAGES = ("rgcss-dask", "numpy", "scipy", "dask", "zarr")
 
 
@@ -56,9 +60,10 @@ def save(moments: Moments, path: str | Path, *, storage_options: dict[str, Any] 
     """Write moments to a Zarr group at a path or fsspec URL.
 
     A reader finds the archive that was there before or the new one, never a mixture; the moments are
-    as they were, bit for bit, when they are loaded again.
+    as they were, bit for bit, when they are loaded again. A path with anything but an archive is refused.
     """
     folder = folder_of(path, storage_options)
+    refuse_foreign(folder)
     with claimed(folder):
         write(folder, moments, Record.empty("saved"))
 
@@ -80,12 +85,14 @@ def merge(
     """
     if len(paths) == 0:
         raise ValueError("merging needs at least one archive; got an empty list.")
+    folder = None if into is None else folder_of(into, storage_options)
+    if folder is not None:
+        refuse_foreign(folder)
     found = [read(folder_of(path, storage_options)) for path in paths]
     for path, (_, record) in zip(paths, found, strict=True):
         refuse_imputed(record, str(path), "merge")
     moments = reduce(Moments.merge, [moments for moments, _ in found])
-    if into is not None:
-        folder = folder_of(into, storage_options)
+    if folder is not None:
         with claimed(folder):
             write(folder, moments, Record.empty("merged from " + ", ".join(str(path) for path in paths)))
     return moments
@@ -106,8 +113,56 @@ def folder_of(path: str | Path, storage_options: dict[str, Any] | None = None) -
     return Folder(address if is_url(address) else str(Path(address).expanduser().absolute()), storage_options or {})
 
 
+def refuse_foreign(folder: Folder) -> None:
+    """Refuse a path with anything but an archive: it may be the data, which an archive would be written over."""
+    found = foreign(folder)
+    if found:
+        raise FileExistsError(
+            f"an archive of moments must have its path to itself; at {folder.address} there is {found}. Give a path at "
+            "which there is nothing yet, or remove what is there if it is not needed."
+        )
+
+
+def foreign(folder: Folder) -> str:
+    """Say what is in a folder that belongs neither to an archive nor to an unfinished pass; nothing for nothing."""
+    if folder.is_web:  # where nothing can be written at all
+        return ""
+    if folder.is_local and Path(folder.root).is_file():
+        return "a file"
+    names = folder.names()
+    others = [name for name in names if not OURS.fullmatch(name)]
+    head = _head(folder) if "zarr.json" in names else {}
+    if ".zarray" in names or head.get("node_type") == "array":
+        return "a Zarr array"
+    attributes = head.get("attributes") or {}
+    if ".zgroup" in names or (ATTRIBUTE not in attributes and head and (attributes or others)):
+        return "a Zarr group of something else"
+    # With the attribute it is an archive, whatever lies beside; a bare group is one that was not finished.
+    return "" if attributes else ", ".join(others[:3] + ["more"] * (len(others) > 3))
+
+
+def _head(folder: Folder) -> dict[str, Any]:
+    try:
+        return dict(json.loads(folder.read("zarr.json") or b"{}"))
+    except ValueError:
+        return {"attributes": {"unreadable": True}}
+
+
+def discard(folder: Folder) -> None:
+    """Remove what an archive or an unfinished pass holds, and nothing else that lies beside."""
+    refuse_foreign(folder)
+    with claimed(folder):
+        names = folder.names()
+        if "zarr.json" in names:  # first, that nobody takes what is left for an archive; still the path of one
+            zarr.open_group(_store(folder, read_only=False), mode="r+").attrs[ATTRIBUTE] = {}
+        for name in names:
+            if VERSION.fullmatch(name) or name == CHECKPOINTS:
+                folder.remove(name)
+
+
 def write(folder: Folder, moments: Moments, record: Record) -> None:
     """Write a new version beside the old one, then point the group at it in one step."""
+    refuse_lost(folder)
     store = _store(folder, read_only=False)
     root = zarr.open_group(store, mode="a", zarr_format=3)
     old = [entry for entry in folder.names() if VERSION.fullmatch(entry)]
@@ -121,6 +176,7 @@ def write(folder: Folder, moments: Moments, record: Record) -> None:
         "versions": _versions(),
         "date": dated(""),
     }
+    refuse_lost(folder)
     root.attrs[ATTRIBUTE] = {"format": FORMAT, "crc32": _crc(content), **content}
     for entry in old:  # the one before, and any that a killed process left unfinished
         folder.remove(entry)
@@ -128,38 +184,52 @@ def write(folder: Folder, moments: Moments, record: Record) -> None:
 
 def read(folder: Folder) -> tuple[Moments, Record]:
     """Read an archive and its record."""
-    found = require(folder)
-    store = _store(folder, read_only=True)
-    content = _content(zarr.open_group(store, mode="r"), folder)
-    try:
-        group = strict_group(zarr.open_group(store, path=content["current"], mode="r"))
-        return _read_moments(group, content["moments"]), found
-    except (StoreError, PermissionError):
-        raise
-    except (MissingChunkError, FileNotFoundError, KeyError):
-        raise ValueError(f"the archive {folder.address} is incomplete: a part of it was removed.") from None
-    except Exception as error:  # whatever a codec may raise
-        raise ValueError(f"the archive {folder.address} is damaged: {error}.") from error
+    content = _required(folder)
+    while True:
+        try:
+            group = zarr.open_group(_store(folder, read_only=True), path=content["current"], mode="r")
+            return _read_moments(strict_group(group), content["moments"]), Record(**content["record"])
+        except (StoreError, PermissionError):
+            raise
+        except Exception as error:  # whatever a codec may raise
+            seen, content = content["current"], _required(folder)
+            if content["current"] == seen:  # otherwise a writer has put a new version in the place of this one
+                raise _broken(folder, error) from error
+
+
+def _broken(folder: Folder, error: Exception) -> ValueError:
+    if isinstance(error, MissingChunkError | FileNotFoundError | KeyError):
+        return ValueError(f"the archive {folder.address} is incomplete: a part of it was removed.")
+    return ValueError(f"the archive {folder.address} is damaged: {error}.")
 
 
 def require(folder: Folder) -> Record:
     """Read the record of an archive that must be there."""
-    found = read_record(folder)
-    if found is None:
-        raise FileNotFoundError(
-            f"there is no finished archive of moments at {folder.address}. Make one with scan(..., archive=path)."
-        )
-    return found
+    return Record(**_required(folder)["record"])
 
 
 def read_record(folder: Folder) -> Record | None:
     """Read the record of an archive, or None if there is none or it is not finished."""
-    store = _store(folder, read_only=True)
+    content = _look(folder)
+    return None if content is None else Record(**content["record"])
+
+
+def _required(folder: Folder) -> dict[str, Any]:
+    content = _look(folder)
+    if content is None:
+        raise FileNotFoundError(
+            f"there is no finished archive of moments at {folder.address}. Make one with scan(..., archive=path)."
+        )
+    return content
+
+
+def _look(folder: Folder) -> dict[str, Any] | None:
+    """Read what an archive says of itself, in one look: record and moments of the same version."""
     try:
-        root = zarr.open_group(store, mode="r")
+        root = zarr.open_group(_store(folder, read_only=True), mode="r")
     except (FileNotFoundError, ContainsArrayError):
         return None
-    return None if _current(root) is None else Record(**_content(root, folder)["record"])
+    return None if _current(root) is None else _content(root, folder)
 
 
 def dated(note: str) -> str:
@@ -169,7 +239,7 @@ def dated(note: str) -> str:
 
 def _store(folder: Folder, *, read_only: bool) -> Store:
     if folder.is_local:
-        return LocalStore(folder.address, read_only=read_only)
+        return LocalStore(folder.root, read_only=read_only)
     return url_store(folder.address, folder.storage_options, read_only=read_only, retry=folder.retry)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,11 +14,12 @@ from typing import Any, TypeVar
 
 import fsspec
 
-from rgcss_dask.storage.retrying import Retry
+from rgcss_dask.storage.retrying import Retry, StoreError, status_of
 
 T = TypeVar("T")
 ONCE = {"total_max_attempts": 1, "mode": "standard"}  # for botocore
 LARGE = 100 * 2**20  # bytes from which on s3fs writes an object in parts
+NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # what file systems without hard links answer
 
 # Protocol -> the extra of this package that brings what it needs.
 EXTRAS = {
@@ -89,6 +93,11 @@ class Folder:
         return "file" in self._protocols or "local" in self._protocols
 
     @property
+    def is_web(self) -> bool:
+        """Whether a web server shows the folder: what is in it can only be read."""
+        return self.address.startswith(("http://", "https://"))
+
+    @property
     def root(self) -> str:
         """The path of the folder in its file system."""
         return str(self._where[1])
@@ -133,15 +142,42 @@ class Folder:
             self._put(name, b"".join(pieces))
             return
         path = Path(root, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}.draft")
-        try:
-            with draft.open("wb") as file:
-                for piece in pieces:
-                    file.write(piece)
+        with _draft_of(path, pieces) as draft:
             draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a file unless there is one, and return whether it was written; of several that try, one succeeds.
+
+        Object stores other than S3, and those that do not know conditions, let the last of several succeed too that try
+        in the same instant.
+        """
+        if not self.is_local:
+            return self._create_remote(name, content)
+        path = Path(self.root, name)
+        with _draft_of(path, [content]) as draft:
+            try:
+                _link(draft, path)
+            except FileExistsError:
+                return False
+        return True
+
+    def _create_remote(self, name: str, content: bytes) -> bool:
+        if self.read(name) is not None:
+            return False
+        fs, root = self._where
+        try:
+            if "s3" in self._protocols:
+                self._tried("written", name, lambda: fs.pipe_file(f"{root}/{name}", content, mode="create"))
+                return True
+        except FileExistsError:
+            return False
+        except StoreError as error:
+            if status_of(error) == 412:  # the condition is not met: as above, from stores that say less
+                return False
+            if status_of(error) != 501:  # conditions are not implemented
+                raise
+        self._put(name, content)
+        return True
 
     def _put(self, name: str, content: bytes) -> None:
         fs, root = self._where
@@ -162,9 +198,10 @@ class Folder:
         fs.invalidate_cache()
         try:
             found = self._tried("listed", "", lambda: fs.ls(root, detail=False))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(str(entry).rsplit("/", 1)[-1] for entry in found)
+        inside = (str(entry) for entry in found if str(entry).rstrip("/") != root.rstrip("/"))  # not the folder itself
+        return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in inside)
 
     def remove(self, name: str = "") -> None:
         """Remove a file or a folder with all in it, if it is there."""
@@ -175,6 +212,31 @@ class Folder:
             self._tried("removed", name, lambda: fs.rm(path, recursive=True))
         except FileNotFoundError:
             pass  # another process of the same pass was first
+
+
+@contextmanager
+def _draft_of(path: Path, pieces: Sequence[bytes | memoryview]) -> Iterator[Path]:
+    """Write a file beside the one that it is to become; what is left of it at the end is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}.draft")
+    try:
+        with draft.open("wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _link(draft: Path, path: Path) -> None:
+    """Give a whole file its name, if that is free: unlike a renaming, a link does not replace what is there."""
+    try:
+        os.link(draft, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        with path.open("xb") as file:
+            file.write(draft.read_bytes())
 
 
 def place_of(path: str | Path) -> tuple[Folder, str]:

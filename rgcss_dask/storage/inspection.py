@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from rgcss_dask.core.plan import size
-from rgcss_dask.scanning.scan import CHECKPOINTS
+from rgcss_dask.scanning.checkpoint import Checkpoints
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.storage import archive as archives
+from rgcss_dask.storage.files import Folder
 from rgcss_dask.storage.result import load_result
 
 
@@ -19,14 +20,22 @@ def describe(path: str, storage_options: dict[str, Any] | None = None) -> dict[s
     record = archives.read_record(folder)
     if record is not None:
         return _moments(path, storage_options)
-    checkpoints = folder.within(CHECKPOINTS).names()
-    if checkpoints:
+    checkpoints = unfinished(folder)
+    if checkpoints is not None:
         return {
             "kind": "unfinished scan",
-            "checkpoints": len(checkpoints),
+            "checkpoints": checkpoints,
             "way on": "give the same `rgcss scan` command again; it goes on from here",
         }
     return _matrix(path, storage_options)
+
+
+def unfinished(folder: Folder) -> int | None:
+    """Count the checkpoints of a pass that was not finished, or return None if there was none."""
+    inside = folder.within(archives.CHECKPOINTS)
+    names = inside.names()
+    passes = [name for name in names if name != "pass.json"]  # each has a folder of its own
+    return sum(len(Checkpoints(inside.within(name)).names()) for name in passes) if names else None
 
 
 def _moments(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any]:

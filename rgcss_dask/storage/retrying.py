@@ -112,6 +112,11 @@ def may_pass(error: BaseException) -> bool:
     return isinstance(error, OSError) and not isinstance(error, FINAL)
 
 
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status of the answer that an error stands for, if there was one."""
+    return _answer(error)[0]
+
+
 def _answer(error: BaseException) -> tuple[int | None, str]:
     """Return the HTTP status and the code of the answer that an error stands for, if there was one."""
     found: BaseException | None = error

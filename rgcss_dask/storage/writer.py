@@ -93,6 +93,8 @@ def _open_draft(
                 return array, done
         except (OSError, ValueError, KeyError):
             pass  # not a draft that can be gone on with
+        if not _is_draft(draft):
+            raise FileExistsError(f"{draft} is where rows are written first, and is something else. Move it away.")
         shutil.rmtree(draft)
     array = zarr.create_array(
         draft,
@@ -105,6 +107,14 @@ def _open_draft(
     )
     _note(draft, 0)
     return array, 0
+
+
+def _is_draft(path: Path) -> bool:
+    """Tell whether a folder was begun here, be it only just."""
+    try:
+        return DRAFT in json.loads((path / "zarr.json").read_text())["attributes"]
+    except (OSError, ValueError, KeyError):
+        return path.is_dir() and all(file.suffix == ".partial" for file in path.iterdir())
 
 
 def _note(draft: Path, rows: int) -> None:
