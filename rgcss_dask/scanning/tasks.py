@@ -78,8 +78,8 @@ def run_span(job: Job, index: int, blocks: list[Any], weights: Any, mask: Any) -
                 raise NotFiniteError(error.row, error.column, error.value, job.source.address) from None
             told.add(len(block))
             del block  # or it would live on while the next one is read
+            tidy_memory()
         parts = collector.parts(node.start, node.stop)
-        tidy_memory()
     told.finish()
     return place.keep(parts)
 

@@ -15,11 +15,13 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import ByteRequest, Store
+from zarr.buffer.cpu import NDBuffer
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.errors import ContainsGroupError, GroupNotFoundError, NodeTypeValidationError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, ZipStore
 
 from rgcss_dask.core.plan import Cuts
+from rgcss_dask.core.threads import lasting
 from rgcss_dask.sources.base import Reading, Source, crc32, even_cuts
 from rgcss_dask.storage.files import filesystem, is_url
 from rgcss_dask.storage.remote import METADATA, fsspec_store, named, url_store
@@ -83,7 +85,9 @@ class ZarrSource(Source):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Read rows; an error names the chunk."""
         try:
-            return np.asarray(self._array[start:stop])
+            rows = lasting((stop - start, self._array.shape[1]), self._array.dtype)
+            self._array.get_basic_selection(slice(start, stop), out=NDBuffer.from_numpy_array(rows))
+            return rows
         except MissingChunkError as error:
             raise self._missing_chunk(str(error)) from None
         except (StoreError, PermissionError) as error:
