@@ -186,6 +186,25 @@ def test_a_first_line_of_numbers_is_no_header(first, tmp_path):
         convert(tmp_path / "x.csv", tmp_path / "out.zarr")
 
 
+def test_every_field_has_a_name(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("a,b\n1,2,3\n4,5,6\n")  # with row names, or so pandas would take it
+    with pytest.raises(ValueError, match=r"must have a name; rows of .*x\.csv have more fields than its first line"):
+        convert(path, tmp_path / "out.zarr")
+    frame().to_csv(path)  # with row numbers
+    with pytest.raises(ValueError, match=r"field 1 of the first line of .*x\.csv is empty.*row numbers"):
+        convert(path, tmp_path / "out.zarr")
+    assert [file.name for file in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_columns_may_be_numbered_as_pandas_does(tmp_path):
+    pytest.importorskip("pandas").DataFrame(X).to_csv(tmp_path / "x.csv", index=False)
+    convert(tmp_path / "x.csv", tmp_path / "out.zarr")
+    moments = rg.scan(str(tmp_path / "out.zarr"))
+    assert moments.names == tuple(str(i) for i in range(X.shape[1]))
+    assert moments.rows == len(X)
+
+
 def test_a_header_may_hold_some_numbers(tmp_path):
     (tmp_path / "x.csv").write_text("mass,2024\n1,2\n")
     convert(tmp_path / "x.csv", tmp_path / "out.zarr")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import gzip
+import warnings
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -173,13 +174,21 @@ class IdxTable(Table):
                 yield block.astype(native, copy=False)
 
 
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 class CsvTable(Table):
     """A text table with a header line."""
 
     def __init__(self, path: str, dataset: str | None = None) -> None:
         self._path = path
         self._check_header()
-        head = self._read(nrows=1000)
+        head = self._head()
         self.names = tuple(str(name) for name in head.columns)
         # A column that looks like integers may hold fractions further down.
         self.n, self.dtype = len(self.names), np.dtype(np.float64)
@@ -189,7 +198,19 @@ class CsvTable(Table):
         import pandas  # noqa: PLC0415 (slow to import, and only tables need it)
 
         separator = "\t" if ".tsv" in self._path.lower() else ","
-        return pandas.read_csv(self._path, sep=separator, **options)
+        # No column is taken for row names: it would be gone from the matrix without a word.
+        return pandas.read_csv(self._path, sep=separator, index_col=False, **options)
+
+    def _head(self) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "Length of header or names")  # pandas leaves out what has no name
+            try:
+                return self._read(nrows=1000)
+            except Warning:
+                raise ValueError(
+                    f"every column of a text table must have a name; rows of {self._path} have more fields than its "
+                    "first line. Name them all, or leave row names out of the file."
+                ) from None
 
     def _check_header(self) -> None:
         """Refuse a first line of numbers.
@@ -197,12 +218,18 @@ class CsvTable(Table):
         It may be a row in a file without a header, or a header of years or wavelengths. A guess would lose a row or
         invent one, and nobody would see it.
         """
-        first = self._read(header=None, nrows=1)
-        if all(dtype.kind in "biuf" for dtype in first.dtypes):
-            shown = ", ".join(f"{value}" for value in first.iloc[0, :3]) + (", ..." if first.shape[1] > 3 else "")
+        first = list(self._read(header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0])
+        named = [field for field in first if field]
+        if all(_is_number(field) for field in named) and named != [str(i) for i in range(len(named))]:  # as pandas does
+            shown = ", ".join(named[:3]) + (", ..." if len(named) > 3 else "")
             raise ValueError(
                 f"the first line of a text table must name the columns; {self._path} begins with numbers ({shown}). "
                 "Put a line of names before them, or, if they are names, give them a letter, such as x2024."
+            )
+        if len(named) < len(first):
+            raise ValueError(
+                f"every column of a text table must have a name; field {first.index('') + 1} of the first line of "
+                f"{self._path} is empty. Name it, or, if it holds row numbers, write the table without them."
             )
 
     def blocks(self, start: int) -> Iterator[Rows]:
