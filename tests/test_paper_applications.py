@@ -1,5 +1,7 @@
 """The paper's applications and times: measures, archives and verdicts on made-up data."""
 
+import itertools
+
 import numpy as np
 import pytest
 import zarr
@@ -35,6 +37,9 @@ def folder(tmp_path):
     labels = np.arange(300) % 10
     parts = {"train": digits[:200], "test": digits[200:], "train_labels": labels[:200], "test_labels": labels[200:]}
     np.savez(tmp_path / "mnist.npz", **parts, scale=np.float64(255))
+    things = np.arange(1440) // 72 + 1
+    pictures = (12 * things[:, None] + rng.integers(0, 3, (1440, 300))).astype(np.uint8)  # any pixel tells what it is
+    np.savez(tmp_path / "coil20.npz", X=pictures, y=things, scale=np.float64(255))
     return tmp_path
 
 
@@ -101,7 +106,7 @@ def test_variants_are_measured_on_the_same_samples_and_told(folder, tmp_path, pr
     tried = variants.CLUSTERINGS[:1] + variants.CLUSTERINGS[2:5]
     noises = tuple(noise for noise in variants.NOISES if noise.label in (AS_ABOVE, "only pixels that vary"))
     monkeypatch.setattr(variants, "NOISY_K", 5)
-    monkeypatch.setitem(variants.PLANS, "quick", variants.Plan(tried, (0.04,), (16, 64), 2, noises, 2, 3, 3))
+    monkeypatch.setitem(variants.PLANS, "quick", variants.Plan(tried, (0.04,), (16, 64), 2, noises, 2, 3, 3, 2))
     out = tmp_path / "out"
     variants.run(Datasets(folder), "quick", out, progress)
     table = Table(out, "variants_clustering")
@@ -110,10 +115,16 @@ def test_variants_are_measured_on_the_same_samples_and_told(folder, tmp_path, pr
     assert counts["shares of all 400 rows"] == {16}
     text = variants.report(out)
     assert "### Clustering of ORL" in text
+    assert "### COIL20: columns at random" in text
     assert "### Stability of MNIST" in text
     assert " nan" not in text
+    chance = Table(out, "variants_chance").rows()
+    assert [(row["repetition"], row["k"]) for row in chance] == list(itertools.product(range(2), variants.CHANCE_KS))
+    assert all(row["nmi"] > 0.9 for row in chance)
+    assert "meet most printed figures of RGCSS for k = 128, and not for k = 16, k = 32, k = 64 and k = 256" in text
     lines = table.path.read_text()
     monkeypatch.setattr(variants, "measured", None)  # nothing may be left to measure
+    monkeypatch.setattr(variants, "quality", None)
     variants.run(Datasets(folder), "quick", out, progress)
     assert table.path.read_text() == lines
 

@@ -272,7 +272,8 @@ def _coil(cells: list[Cell]) -> str:
         f"- *RGCSS is poorer on COIL20 with k = 16, 32*: {state}, in {poorer} of {len(mine)} cells; RGCSS minus GCSS "
         f"is {ours:+.3f} on average ({printed:+.3f} printed). The paper calls it a deficiency whose cause is to be "
         f"determined; of its figures for RGCSS there, {_near(mine)} of {len(mine)} are met within {NEAR}, of those for "
-        f"larger k {_near(others)} of {len(others)}. Variants has what was tried; the cause is not known here either."
+        f"larger k {_near(others)} of {len(others)}. Variants has what was tried, and columns at random "
+        "beside them."
     )
 
 

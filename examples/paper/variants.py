@@ -19,7 +19,7 @@ from examples.paper.picking import generator
 from examples.paper.progress import Progress
 from examples.paper.results import Row, Table
 from examples.paper.sampling import GREY_LEVELS, Sampler
-from examples.paper.variants_report import AS_ABOVE, CLUSTERING, STABILITY, report
+from examples.paper.variants_report import AS_ABOVE, CHANCE, CLUSTERING, STABILITY, report
 
 __all__ = ["NAME", "report", "run"]
 
@@ -82,6 +82,7 @@ NOISES = (
     Noise("only pixels that vary", varying=True),
 )
 NOISY_ROWS = NOISY_K = 100
+CHANCE_KS = (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,12 @@ class Plan:
     samples: int  # for every noise
     more: int  # for the first only: how often a sample is as far off as the printed figures
     perturbations: int
+    chance: int  # repetitions with columns drawn at random
 
 
 PLANS = {
-    "quick": Plan(CLUSTERINGS[:2], (0.04,), (16, 64), 1, NOISES[:2], 2, 3, 3),
-    "full": Plan(CLUSTERINGS, (0.01, 0.02, 0.04, 0.08, 0.16), (16, 64, 256), 4, NOISES, 60, 200, 10),
+    "quick": Plan(CLUSTERINGS[:2], (0.04,), (16, 64), 1, NOISES[:2], 2, 3, 3, 2),
+    "full": Plan(CLUSTERINGS, (0.01, 0.02, 0.04, 0.08, 0.16), (16, 64, 256), 4, NOISES, 60, 200, 10, 20),
 }
 
 
@@ -107,6 +109,7 @@ def run(data: Datasets, size: str, out: Path, progress: Progress) -> None:
     plan = PLANS[size]
     _noises(data, plan, Table(out, STABILITY), progress)
     _clusterings(data, plan, Table(out, CLUSTERING), progress)
+    _chances(data, plan, Table(out, CHANCE), progress)
 
 
 def _clusterings(data: Datasets, plan: Plan, table: Table, progress: Progress) -> None:
@@ -130,6 +133,21 @@ def _clustered(
         sample = sampler.draw(share, rng, of=variant.of)
         found = measured(sampler, sample, variant.clusters, ks, rng, lam=variant.lam, tries=variant.tries)
         yield from ({**row, "all": whole} for row in found)
+
+
+def _chances(data: Datasets, plan: Plan, table: Table, progress: Progress) -> None:
+    """Cluster by columns drawn at random: what a selection that tells nothing would give."""
+    name, clusters = "COIL20", 20
+    for repetition in progress.track(range(plan.chance), "columns at random"):
+        if table.rows(repetition=repetition):
+            continue
+        rng, loaded = generator(NAME, "chance", repetition), data.load(name)
+        test, labels = loaded.test, loaded.test_labels
+        whole = quality(test, labels, clusters, rng)
+        drawn = rng.permutation(test.shape[1])
+        found = {k: quality(test[:, drawn[:k]], labels, clusters, rng) for k in CHANCE_KS}
+        table.add([{"repetition": repetition, "k": k, "nmi": nmi, "all": whole} for k, nmi in found.items()])
+    progress.note(f"{NAME}: columns at random, {plan.chance} repetitions")
 
 
 def _noises(data: Datasets, plan: Plan, table: Table, progress: Progress) -> None:
