@@ -43,7 +43,7 @@ def kill_at_a_checkpoint(proxy, archive, *, after):
     command = [sys.executable, "-m", "rgcss_dask", "scan", "s3://data/a.zarr", "-o", archive, "--folds", "2"]
     process = subprocess.Popen(command)
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not proxy.answered("PUT", PARTS):
             assert process.poll() is None
             assert time.monotonic() < deadline

@@ -72,11 +72,11 @@ def end(processes):
         children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         kill(process)
         for child in children:
-            child.kill() if child.is_running() else None
+            with suppress(psutil.NoSuchProcess):  # it may end by itself at any moment
+                child.kill()
 
 
-@cache
-def slowness():
+def slowness_now():
     """How many times longer than on a machine with nothing else to do a process takes to start, 1 at least.
 
     Time limits are multiplied by it: what is silent is to be given up, and what is slow is not.
@@ -84,6 +84,9 @@ def slowness():
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", "import distributed"], check=True)
     return max(1.0, (time.monotonic() - began) / 1.5)
+
+
+slowness = cache(slowness_now)  # where a rough figure will do
 
 
 def wait_until(condition, what, timeout=60):

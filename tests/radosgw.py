@@ -105,7 +105,7 @@ class Ceph:
             self.processes.append(subprocess.Popen(self._command(name, arguments, "-f"), stdout=log, stderr=log))
 
     def _call(self, name, *arguments):
-        done = subprocess.run(self._command(name, arguments), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(self._command(name, arguments), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"{name} {arguments}: {done.stderr}"
 
     def _command(self, name, arguments, *more):
@@ -113,7 +113,7 @@ class Ceph:
         return [shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin"), *config, *more, *map(str, arguments)]
 
     def _wait_for_gateway(self):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while True:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{self.address[1]}", timeout=5).close()

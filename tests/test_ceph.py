@@ -61,9 +61,9 @@ def test_kills_on_the_way(proxy, wanted, place):
 @pytest.mark.parametrize("kind", [503, 500, "drop", "truncate", "slow"])
 def test_reads_that_fail(proxy, wanted, place, kind):
     """A few failures are passed over; those that never end are an error, and the same call goes on when all is well."""
-    options = {"config_kwargs": {"read_timeout": 0.5}} if kind == "slow" else {}
-    proxy.fail(kind, path=CHUNKS + "(3|17|29)/", times=3, seconds=2)
-    proxy.fail(kind, path=CHUNKS + "31/", seconds=2, behind=PARTS if kind != "slow" else "")
+    options = {"config_kwargs": {"read_timeout": 5}} if kind == "slow" else {}
+    proxy.fail(kind, path=CHUNKS + "(3|17|29)/", times=3, seconds=20)
+    proxy.fail(kind, path=CHUNKS + "31/", seconds=20, behind=PARTS if kind != "slow" else "")
     with pytest.raises(StoreError, match=r"s3://data/a.zarr/c/31/0 could not be read; tried 4 times"):
         rg.scan("s3://data/a.zarr", archive=f"{place}/m.zarr", folds=2, storage_options=options)
     proxy.heal()

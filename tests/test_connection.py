@@ -181,7 +181,7 @@ def test_what_is_no_address(address):
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_nobody_answers_in_time(mute, chatty, made, tmp_path, monkeypatch):
-    monkeypatch.setattr(connection, "PATIENCE", 0.2)
+    monkeypatch.setattr(connection, "PATIENCE", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         nobody = f"tcp://127.0.0.1:{closed.getsockname()[1]}"
     file, missing = tmp_path / "stale.json", tmp_path / "missing.json"

@@ -3,6 +3,7 @@
 import asyncio
 import importlib.metadata
 import os
+import random
 import re
 import select
 import ssl
@@ -145,7 +146,7 @@ def test_dask_works_with_them_and_with_no_others(certificates, tmp_path):
             async with Client(scheduler.address, security=quiet["security"], asynchronous=True) as client:
                 assert await client.submit(sum, [20, 22]) == 42
             with pytest.raises(OSError, match="TLS certificate does not match"):
-                await Client(scheduler.address, security=security(other), asynchronous=True, timeout=1)
+                await Client(scheduler.address, security=security(other), asynchronous=True, timeout=60)
         return scheduler.address
 
     assert asyncio.run(compute()).startswith("tls://127.0.0.1:")
@@ -196,19 +197,60 @@ def test_a_supervisor_that_ends_takes_its_command_along(how):
     assert not psutil.pid_exists(child)
 
 
-def test_a_supervisor_that_is_stopped_while_it_starts_leaves_nothing_behind():
-    """Standard input has ended before the supervisor begins, so that the stop comes at any moment of its start."""
-    ours, theirs = os.pipe()  # whoever is left holds the other end
-    environment = os.environ | {"SUPERVISE_GRACE": "1"}
+@pytest.mark.parametrize("how", ["told", "stdin"])
+def test_a_supervisor_that_is_stopped_while_it_starts_leaves_nothing_behind(how):
+    """The stop comes at any moment of its start. Neither the command is left nor what watches standard input."""
+    rng = random.Random(0)
+    stdin = subprocess.DEVNULL if how == "stdin" else subprocess.PIPE  # one has ended already, one never does
     command = [DEPLOY / "supervise.sh", "--while-stdin", "sleep", "600"]
-    for _ in range(150):  # of 300, 23 left one behind when the supervisor looked for a number it had not kept yet
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment, timeout=20)
-    os.close(theirs)
-    with open(ours, "rb") as end:
-        while select.select([end], [], [], 10)[0]:
-            if not end.read1():
-                return
-    pytest.fail("a command goes on without its supervisor")
+    environment = os.environ | {"SUPERVISE_GRACE": "1"}
+    for _ in range(60):  # of 300, 23 left the command when the supervisor looked for a number it had not kept yet
+        ours, theirs = os.pipe()  # whoever is left holds the other end
+        with (
+            open(ours, "rb") as end,
+            subprocess.Popen(command, stdin=stdin, stdout=theirs, stderr=theirs, env=environment) as process,
+        ):
+            os.close(theirs)
+            if how == "told":
+                time.sleep(rng.uniform(0, 0.015))
+                process.terminate()
+            process.wait(60)
+            assert closed(end, 60), "something goes on without its supervisor"
+
+
+def closed(pipe, seconds):
+    """Whether nobody can write to a pipe any more, within so many seconds of the last word."""
+    while select.select([pipe], [], [], seconds)[0]:
+        if not pipe.read1():
+            return True
+    return False
+
+
+def test_a_supervisor_replaces_the_one_before(tmp_path):
+    """As after a cut: the one before does not know that nobody wants it any more."""
+    file, alive = tmp_path / "worker-0.pid", "import os, time; print(os.getpid()); time.sleep(600)"
+    with supervised(alive, "--replace", file) as first:
+        command = int(first.stdout.readline())
+        assert file.read_text() == f"{first.pid}\n"
+        with supervised(alive, "--replace", file) as second:
+            second.stdout.readline()
+            assert not psutil.pid_exists(command), "the old command is gone before the new one is started"
+            assert first.wait(60) == 0
+            assert file.read_text() == f"{second.pid}\n"
+            second.terminate()
+
+
+def test_a_supervisor_stops_nothing_but_supervisors_of_the_same_command(tmp_path):
+    file, alive = tmp_path / "worker-0.pid", "print(1); import time; time.sleep(600)"
+    with supervised(alive, "--replace", tmp_path / "worker-1.pid") as other:
+        other.stdout.readline()
+        for number in (other.pid, os.getpid(), "nobody"):
+            file.write_text(f"{number}\n")
+            with supervised(alive, "--replace", file) as process:
+                process.stdout.readline()
+                process.terminate()
+        assert other.poll() is None
+        other.terminate()
 
 
 def test_a_command_that_is_not_there_is_not_tried_again():
@@ -320,6 +362,8 @@ def test_services_are_locked_down_restarted_and_apart():
         assert service["cap_drop"] == ["ALL"]
         assert service["restart"] in ("unless-stopped", "on-failure:3")
         assert "ports" not in service  # nothing is open to the outside
+        assert "/tmp" in service["volumes"]  # on disk
+        assert "tmpfs" not in service  # what is spilled there would count towards mem_limit
     named = {Path(secret["file"]).name for secret in compose["secrets"].values()}
     assert named == set(compose["secrets"])
 

@@ -18,7 +18,7 @@ import pytest
 import zarr
 from distributed import Client, LocalCluster
 from distributed.protocol.pickle import dumps
-from processes import IN_PROCESS, bare_cluster, certificates, security
+from processes import IN_PROCESS, bare_cluster, certificates, security, slowness_now
 
 import rgcss_dask as rg
 from rgcss_dask import Moments
@@ -417,6 +417,7 @@ def test_the_cluster_goes_on_during_a_large_selection(tmp_path, where):
     n, k = 4096, 400
     path = str(tmp_path / "wide.zarr")
     zarr.create_array(path, data=rows_like_factors(5_000, n).astype(np.float32), chunks=(500, n))
+    slow = slowness_now()
     with bare_cluster(tmp_path) as (address, _), Client(address):
         moments = rg.scan(path)
         ended, gaps, ages = threading.Event(), [], []
@@ -432,9 +433,9 @@ def test_the_cluster_goes_on_during_a_large_selection(tmp_path, where):
             f"{max(gaps):.2f} s, median {np.median(gaps) * 1000:.1f} ms; heartbeats at most {max(ages):.2f} s old"
         )
         assert picked.k == k
-        assert max(gaps) < 1.0
-        assert max(ages) < 5.0
-        assert len(gaps) > 10 * seconds
+        assert max(gaps) < 1.0 * slow
+        assert max(ages) < 5.0 * slow
+        assert len(gaps) > 10 * seconds / slow
 
 
 @pytest.mark.integration

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +29,17 @@ LIMIT = 600  # seconds, for a machine with much else to do
 # What a recipe does in three ways is to bring up two workers; this is run in the place of `rgcss scan`.
 KILL_A_WORKER = """
 import os, signal, sys, time
+from contextlib import suppress
 from distributed import Client
 
 def listening():
     import psutil
-    family = [p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get("RECIPE") == MARK]
-    return sorted({c.laddr.ip for p in family for c in p.net_connections() if c.status == "LISTEN"})
+    found = set()
+    for process in psutil.process_iter(["environ"]):
+        if (process.info["environ"] or {}).get("RECIPE") == MARK:
+            with suppress(psutil.NoSuchProcess):
+                found |= {c.laddr.ip for c in process.net_connections() if c.status == "LISTEN"}
+    return sorted(found)
 
 MARK = os.environ["RECIPE"]
 with Client(scheduler_file=sys.argv[sys.argv.index("--scheduler-file") + 1], timeout=120) as client:
@@ -44,31 +49,48 @@ with Client(scheduler_file=sys.argv[sys.argv.index("--scheduler-file") + 1], tim
     before = client.run(lambda: (os.getpid(), os.getppid()))
     worker, nanny = next(iter(before.values()))
     os.kill(nanny, signal.SIGKILL)  # the nanny first, or it would start another worker itself
-    os.kill(worker, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # it ends when its nanny does
+        os.kill(worker, signal.SIGKILL)
     while len(after := client.run(lambda: os.getpid(), on_error="ignore")) < 2 or worker in after.values():
         time.sleep(0.2)
     print("workers", len(after))
 """
 
-# The end of a connection as seen from both sides: the process that serves it is killed.
+# The end of a connection. On both sides: the process that serves it is killed. On this side only, as when a cable is
+# cut: that process is stopped, so that the host learns nothing, and ssh is told to end as if the line were dead.
 CUT_A_CONNECTION = """
 import os, sys, time
+from contextlib import suppress
 import psutil
 from distributed import Client
 
-def serves_a_worker(process):
-    words = " ".join(process.info["cmdline"] or ())
-    mine = (process.info["environ"] or {}).get("RECIPE") == os.environ["RECIPE"]
-    return mine and "supervise.sh" in words and "worker-0" in words and "sshd" in process.parent().name()
+def served(process):
+    parent = process.parent()
+    return parent is not None and "sshd" in parent.name()
+
+def of_the_worker(kind):
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        words = " ".join(process.info["cmdline"] or ())
+        if (process.info["environ"] or {}).get("RECIPE") == os.environ["RECIPE"] and "worker-0.pid" in words:
+            with suppress(psutil.NoSuchProcess):
+                found += [process] if kind(process) else []
+    return found
 
 with Client(scheduler_file=sys.argv[sys.argv.index("--scheduler-file") + 1], timeout=120) as client:
     client.wait_for_workers(2, timeout=120)
     before = set(client.run(os.getpid).values())
-    (shell,) = filter(serves_a_worker, psutil.process_iter(["cmdline", "environ"]))
-    shell.parent().kill()
+    (shell,) = of_the_worker(served)
+    session = shell.parent()
+    if sys.argv[1] == "both":
+        session.kill()
+    else:
+        (ssh,) = of_the_worker(lambda process: process.name() == "ssh")
+        session.suspend()
+        ssh.terminate()
     while len(after := set(client.run(os.getpid, on_error="ignore").values())) < 2 or after == before:
         time.sleep(0.2)
-    print("workers", len(after), "of them new", len(after - before))
+    print("workers", len(after), "of them new", len(after - before), "supervised", len(of_the_worker(served)), "times")
 """
 
 
@@ -88,12 +110,17 @@ def nothing_left_behind(environment):
     environment["RECIPE"] = mark = uuid.uuid4().hex
     try:
         yield
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while (left := _marked(mark)) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not left
     finally:
-        for process in _marked(mark):
+        _kill_marked(mark)
+
+
+def _kill_marked(mark):
+    for process in _marked(mark):
+        with suppress(psutil.NoSuchProcess):
             process.kill()
 
 
@@ -125,8 +152,7 @@ def run(script, folder, environment):
         try:
             out, err = process.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
-            for left in _marked(environment["RECIPE"]):
-                left.kill()
+            _kill_marked(environment["RECIPE"])
             logs = "\n".join(f"{log}:\n{log.read_text()[-2000:]}" for log in folder.rglob("*.log"))
             pytest.fail(f"not done within {LIMIT} s. {logs}")
     assert process.returncode == 0, f"{out}\n{err}"
@@ -177,20 +203,28 @@ def test_a_script_without_certificates_says_so(place, recipe):
     assert "no certificates in certificates. Make them: make_certificates.py certificates" in done.stderr
 
 
+@contextmanager
+def script_to_kill(recipe, folder, environment):
+    """Run a recipe's script with a command that waits, and kill both in the end: all else ends by itself."""
+    environment["SUPERVISE_GRACE"] = "3"  # a worker whose scheduler goes too does not stop when it is asked to
+    run("python deploy/make_certificates.py certificates", folder, environment)
+    wait = [f"deploy/{recipe}/run.sh", "python", "-c", "print('up', flush=True); import time; time.sleep(1000)"]
+    with subprocess.Popen(wait, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "up\n"
+        children = psutil.Process(process.pid).children()
+        (command,) = [child for child in children if child.cmdline()[1:2] == ["-c"]]
+        try:
+            yield
+        finally:
+            process.kill()
+            command.kill()
+
+
 @pytest.mark.parametrize("recipe", ["local", "ssh"])
 def test_a_killed_script_leaves_nothing_behind(request, recipe):
     """SIGKILL gives a script no time to clean up; the pipes do it, on the other hosts too."""
-    folder, environment = request.getfixturevalue("place" if recipe == "local" else "hosts")
-    environment["SUPERVISE_GRACE"] = "3"  # a worker whose scheduler goes too does not stop when it is asked to
-    run("python deploy/make_certificates.py certificates", folder, environment)
-    command = [f"deploy/{recipe}/run.sh", "python", "-c", "print('up', flush=True); import time; time.sleep(100)"]
-    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "up\n"
-        children = psutil.Process(process.pid).children()
-        process.kill()
-        for child in children:  # all but the command itself end by themselves
-            if "time.sleep" in " ".join(child.cmdline()):
-                child.kill()
+    with script_to_kill(recipe, *request.getfixturevalue("place" if recipe == "local" else "hosts")):
+        pass
 
 
 # Hosts reached by SSH
@@ -272,7 +306,7 @@ def sshd(keys, port):
     with open(keys / "sshd.log", "w") as log:
         process = subprocess.Popen([SSHD, "-D", "-e", "-f", keys / "sshd_config"], stderr=log)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 300
         while process.poll() is None and time.monotonic() < deadline:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -282,8 +316,17 @@ def sshd(keys, port):
             pytest.fail(f"sshd does not start: {(keys / 'sshd.log').read_text()}")
         yield
     finally:
+        _kill_stopped(psutil.Process(process.pid).children())
         process.terminate()
-        process.wait(20)
+        process.wait(300)
+
+
+def _kill_stopped(processes):
+    """Those that go on must end by themselves; those that a test has stopped cannot."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            if process.status() == psutil.STATUS_STOPPED:
+                process.kill()
 
 
 def test_ssh_runs_as_its_page_says(hosts):
@@ -298,11 +341,32 @@ def test_ssh_workers_are_restarted(hosts):
     check_restart("python deploy/make_certificates.py certificates; deploy/ssh/run.sh", *hosts)
 
 
-def test_ssh_connections_that_are_lost_are_made_again(hosts):
+@pytest.mark.parametrize("sides", ["both", "one"])
+def test_ssh_connections_that_are_lost_are_made_again(hosts, sides):
     folder, environment = hosts
     (folder / "cut_a_connection.py").write_text(CUT_A_CONNECTION)
-    script = "python deploy/make_certificates.py certificates; deploy/ssh/run.sh python cut_a_connection.py"
-    assert run(script, folder, environment).splitlines()[-1] == "workers 2 of them new 1"
+    script = f"python deploy/make_certificates.py certificates; deploy/ssh/run.sh python cut_a_connection.py {sides}"
+    assert run(script, folder, environment).splitlines()[-1] == "workers 2 of them new 1 supervised 1 times"
+
+
+def test_a_script_that_is_killed_while_no_host_can_be_reached_leaves_nothing_behind(hosts):
+    folder, environment = hosts
+    with script_to_kill("ssh", folder, environment):
+        config = folder / "keys" / "ssh_config"
+        config.write_text(re.sub(r"Port \d+", "Port 1", config.read_text()))  # nobody is there
+        for session in sessions(environment["RECIPE"]):
+            session.kill()
+
+
+def sessions(mark):
+    """The processes of sshd that serve a recipe, once there is one for its scheduler and each of its two workers."""
+    found, deadline = [], time.monotonic() + 300
+    while len(found) < 3:
+        assert time.monotonic() < deadline, found
+        with suppress(psutil.NoSuchProcess):
+            parents = {process.parent() for process in _marked(mark)} - {None}
+            found = [parent for parent in parents if "sshd" in parent.name()]
+    return found
 
 
 def test_ssh_says_why_no_scheduler_starts(hosts):

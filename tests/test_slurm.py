@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import rgcss_dask as rg
 
 HELPERS = Path(__file__).parent / "slurm"
 ON_SLURM = recipe.ROOT / "deploy" / "slurm" / "on_slurm.py"
+ARRAY = ON_SLURM.with_name("array.sbatch")
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +36,13 @@ def folder(tmp_path, env):
 
 def jobs(env):
     """Return the names and states of all jobs so far."""
-    listed = subprocess.run(["squeue", "-h", "-t", "all", "-o", "%i %j %T"], env=env, capture_output=True, text=True)
-    return [line.split() for line in listed.stdout.splitlines()]
+    listed = machine.asked(["squeue", "-h", "-t", "all", "-o", "%i %j %T"], env)
+    return [line.split() for line in listed.splitlines()]
 
 
 @pytest.mark.integration
 def test_scan_and_select_on_workers_that_slurm_starts(env, folder):
-    done = recipe.run(recipe.block("cluster"), folder, env, capture_output=True, timeout=240)
+    done = recipe.run(recipe.block("cluster"), folder, env, capture_output=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "Dask scheduler at tls://127.0.0.1:" in done.stderr
     assert "200,000 rows x 64 columns (exact integers) in moments.zarr" in done.stdout
@@ -56,11 +58,11 @@ def test_scan_and_select_on_workers_that_slurm_starts(env, folder):
 
 @pytest.mark.integration
 def test_an_array_of_shares_and_the_summary_after_it(env, folder):
-    done = recipe.run(recipe.block("array"), folder, env, capture_output=True, timeout=60)
+    done = recipe.run(recipe.block("array"), folder, env, capture_output=True, timeout=machine.LIMIT)
     assert done.returncode == 0, done.stderr
     machine.wait_until(
         lambda: not [1 for _, _, state in jobs(env) if state in ("PENDING", "RUNNING", "COMPLETING")],
-        240,
+        2 * machine.LIMIT,
         "the array to end",
     )
     logs = "\n".join(path.read_text() for path in (folder / "rgcss-logs").iterdir())
@@ -79,9 +81,29 @@ def test_an_array_of_shares_and_the_summary_after_it(env, folder):
 def test_a_job_that_is_lost_is_replaced(env, tmp_path):
     env = env | {"DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT": "1s"}
     commands = "\n".join([*recipe.block("cluster").splitlines()[:3], f"python {HELPERS / 'lose_a_job.py'}"])
-    done = recipe.run(commands, tmp_path, env, capture_output=True, timeout=180)
+    done = recipe.run(commands, tmp_path, env, capture_output=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("replaced\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ({"SLURM_MEM_PER_NODE": "8192"}, "--memory 7680MiB"),
+        ({"SLURM_MEM_PER_CPU": "1024"}, "--memory 3584MiB"),  # --mem-per-cpu
+        ({"SLURM_MEM_PER_NODE": "0"}, ""),  # --mem=0
+        ({"SLURM_MEM_PER_NODE": "512"}, ""),
+        ({}, ""),
+        ({"SLURM_MEM_PER_NODE": "1024", "SLURM_ARRAY_TASK_ID": "2"}, "--only 2/3 --memory 512MiB"),
+    ],
+)
+def test_a_share_takes_the_memory_that_slurm_gives(tmp_path, given, options):
+    (tmp_path / "rgcss").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "rgcss").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "4", **given}
+    done = subprocess.run(["bash", ARRAY, "jobs.toml", "3"], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["batch", "jobs.toml", *options.split()]
 
 
 @pytest.fixture

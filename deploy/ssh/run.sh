@@ -25,11 +25,14 @@ install_on() { # host, role: the files a role needs, and no other role's key
     "${ssh[@]}" "$1" "umask 077 && mkdir -p $FOLDER && rm -f $FOLDER/scheduler.json && tar -C $FOLDER -xo"
 }
 
-keep_on() { # host, log, command: run it under a supervisor; connect again when the connection is lost (ssh: 255)
-  local host=$1 log=$2 code=0
+keep_on() { # host, name, command: run it under a supervisor; connect again when the connection is lost (ssh: 255)
+  local host=$1 file=$FOLDER/$2 code=0
   shift 2
-  while "${ssh[@]}" "$host" "sh $FOLDER/supervise.sh --while-stdin ${*@Q} >>$FOLDER/$log 2>&1" || code=$?; do
-    if [ "$code" -ne 255 ] || [ -e "$state/stopping" ]; then break; fi
+  # The supervisor of a lost connection may still be there, and is replaced.
+  local supervised="sh $FOLDER/supervise.sh --replace $file.pid --while-stdin ${*@Q} >>$file.log 2>&1"
+  while "${ssh[@]}" "$host" "$supervised" || code=$?; do
+    # If this script was killed, it left no sign that it stops: $$ is its number in here too.
+    if [ "$code" -ne 255 ] || [ -e "$state/stopping" ] || ! kill -0 "$$" 2>/dev/null; then break; fi
     code=0
     sleep 2
   done
@@ -40,7 +43,7 @@ for host in $(printf '%s\n' "${WORKERS[@]}" | sort -u); do
   install_on "$host" worker
 done
 
-keep_on "$SCHEDULER" scheduler.log "${dask[@]}" scheduler --interface "$INTERFACE" --port "$PORT" \
+keep_on "$SCHEDULER" scheduler "${dask[@]}" scheduler --interface "$INTERFACE" --port "$PORT" \
   --dashboard-address "$DASHBOARD" --scheduler-file "$FOLDER/scheduler.json" \
   <"$state/scheduler" 8>&- 9>&- &
 scheduler=$!
@@ -58,7 +61,7 @@ until [ -n "$address" ]; do
 done
 
 for i in "${!WORKERS[@]}"; do
-  keep_on "${WORKERS[i]}" "worker-$i.log" "${dask[@]}" worker "$address" --name "worker-$i" --interface "$INTERFACE" \
+  keep_on "${WORKERS[i]}" "worker-$i" "${dask[@]}" worker "$address" --name "worker-$i" --interface "$INTERFACE" \
     --dashboard-address 127.0.0.1:0 --nthreads "$THREADS" --memory-limit "$MEMORY" --death-timeout 60 \
     <"$state/workers" 8>&- 9>&- &
   workers+=($!)

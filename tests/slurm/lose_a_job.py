@@ -16,10 +16,10 @@ def workers(client):
 
 
 with jobs(1) as cluster, Client(cluster) as client:
-    cluster.wait_for_workers(1, timeout=60)
+    cluster.wait_for_workers(1, timeout=300)
     (first,) = workers(client)
-    assert client.submit(sum, [1, 2], pure=False).result(timeout=60) == 3
+    assert client.submit(sum, [1, 2], pure=False).result(timeout=300) == 3
     subprocess.run(["scancel", "--name=rgcss-worker"], check=True)
-    wait_until(lambda: workers(client) - {first}, 60, "a worker in the place of the lost one")
-    assert client.submit(sum, [3, 4], pure=False).result(timeout=60) == 7
+    wait_until(lambda: workers(client) - {first}, 300, "a worker in the place of the lost one")
+    assert client.submit(sum, [3, 4], pure=False).result(timeout=300) == 7
 print("replaced")

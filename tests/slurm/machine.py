@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "sinfo", "scontrol")
+LIMIT = 300  # seconds, for a machine with much else to do
 CPUS, MEMORY = 16, 65_536  # told to Slurm, whatever the machine has: the jobs share it
 CONF = """
 ClusterName=rgcss
@@ -48,6 +49,7 @@ SlurmdLogFile={folder}/slurmd.log
 ReturnToService=2
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
 MinJobAge=300
+KillWait=5
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} State=UNKNOWN
 PartitionName=test Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
@@ -73,8 +75,8 @@ def slurm(folder=None):
         _munged(folder / "munge", env, stack)
         for program in ("slurmctld", "slurmd"):
             stack.enter_context(_daemon([program, "-D", "-f", env["SLURM_CONF"]], folder / f"{program}.out", env))
+        wait_until(lambda: "idle" in asked(["sinfo", "-h", "-o", "%T"], env), LIMIT, "Slurm's node to be idle", folder)
         stack.callback(_end_jobs, env)
-        wait_until(lambda: "idle" in _asked(["sinfo", "-h", "-o", "%T"], env), 30, "Slurm's node to be idle", folder)
         yield env
 
 
@@ -103,7 +105,7 @@ def _munged(folder, env, stack):
     command = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={folder / 'socket'}"]
     command += [f"--{what}-file={folder / what}" for what in ("pid", "log", "seed")]
     stack.enter_context(_daemon(command, folder / "out", env))
-    wait_until((folder / "socket").exists, 10, "munge's socket", folder)
+    wait_until((folder / "socket").exists, LIMIT, "munge's socket", folder)
 
 
 @contextmanager
@@ -123,14 +125,22 @@ def _daemon(command, log, env):
 
 def _end_jobs(env):
     """Cancel what is left; slurmd must still be there to end the processes of the jobs."""
-    names = _asked(["squeue", "-h", "-o", "%A"], env).split()
+    names = asked(["squeue", "-h", "-o", "%A"], env).split()
     if names:
         subprocess.run(["scancel", *names], env=env, check=False)
-        wait_until(lambda: not _asked(["squeue", "-h", "-o", "%A"], env).split(), 40, "jobs to end")
+        wait_until(lambda: not asked(["squeue", "-h", "-o", "%A"], env).split(), LIMIT, "jobs to end")
 
 
-def _asked(command, env):
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+def asked(command, env):
+    """Return what a command of Slurm says; one that fails says nothing about the jobs, and is tried again."""
+    done = None
+
+    def answered():
+        nonlocal done
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        return done.returncode == 0
+
+    wait_until(answered, LIMIT, f"an answer of {command[0]}", Path(env["SLURM_CONF"]).parent)
     return done.stdout
 
 
