@@ -23,7 +23,8 @@ CELL_ROWS = 2**10  # read at once, at least, for each part kept apart, so that i
 # A checkpoint takes about as long as the products of 1,000 rows: a few per cent of this many.
 SAVE_ROWS = 2**15
 SAVE_FILES = 8  # checkpoints that are put together in one
-FAN = 4  # results merged one after another, at each level of the tree
+# Results merged one after another: few of spans, because a worker that reads lets a merge wait; more of those above.
+FAN, HIGH_FAN = 4, 16
 CHAIN_BYTES = 2**30  # matrices of this size are all merged one after another, so that two are alive and not ten
 # The store's bytes, the decoded chunk and the rows put together from it, measured for Zarr.
 READ_COPIES = 3
@@ -140,7 +141,7 @@ def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int
     _check_matrix_fits(geometry, options, budget)
     edges = span_edges(geometry)
     chain = 8 * geometry.columns**2 >= CHAIN_BYTES
-    nodes = _with_saves(_stack(edges, fan=len(edges) if chain else FAN))
+    nodes = _with_saves(_stack(edges, chain=chain))
     parents: list[int | None] = [None] * len(nodes)
     for i, node in enumerate(nodes):
         for child in (node.left, node.right):
@@ -241,27 +242,38 @@ def results_at_hand(spans: int, threads: int) -> int:
     """Count the results that a process holds at most, to be merged.
 
     A walk of the tree, depth first, holds one for each level. Each thread has one under way, and until the scheduler
-    has heard of it the inputs of its last merge.
+    has heard of it the inputs of its last merge. On a cluster a whole run may wait while the worker to merge it reads.
     """
-    return levels(spans) + 3 * threads + 1
+    return levels(spans) + 3 * threads + FAN - 1
 
 
 def levels(spans: int) -> int:
     """Count the levels of the tree above so many spans."""
-    count = 0
+    return len(_fans(spans))
+
+
+def merges_in_a_row(spans: int) -> int:
+    """Count the merges that one span may have to wait for, at most, if it is the last one and the first of its runs."""
+    return sum(fan - 1 for fan in _fans(spans))
+
+
+def _fans(spans: int) -> list[int]:
+    """Return how many results are merged one after another at each level, at most."""
+    fans: list[int] = []
     while spans > 1:
-        spans, count = -(-spans // FAN), count + 1
-    return count
+        fans.append(min(spans, HIGH_FAN if fans else FAN))
+        spans = -(-spans // fans[-1])
+    return fans
 
 
-def _stack(edges: Cuts, fan: int) -> list[Node]:
-    """Merge runs of ``fan`` neighbours, one after the other, then runs of those, until one is left.
+def _stack(edges: Cuts, *, chain: bool) -> list[Node]:
+    """Merge runs of neighbours, one after the other, then runs of those, until one is left; or all in one run.
 
-    So there is one result in the making for each level, and few levels: twice as many rows need no more memory.
+    So there is one result in the making for each level, and few levels: ten times as many rows need hardly more memory.
     """
     nodes = [Node(int(a), int(b)) for a, b in pairwise(edges)]
     level = list(range(len(nodes)))
-    while len(level) > 1:
+    for fan in [len(nodes)] if chain else _fans(len(nodes)):
         runs = [level[i : i + fan] for i in range(0, len(level), fan)]
         level = []
         for left, *others in runs:

@@ -12,7 +12,6 @@ import numpy as np
 
 from rgcss_dask.core.plan import (
     CHAIN_BYTES,
-    FAN,
     READ_BYTES,
     SPAN_BYTES,
     SPAN_LIMIT,
@@ -20,8 +19,8 @@ from rgcss_dask.core.plan import (
     Geometry,
     Options,
     Plan,
-    levels,
     make_plan,
+    merges_in_a_row,
 )
 
 UNLIMITED = 2**62  # bytes, so that the plan says what it would like
@@ -117,7 +116,7 @@ def estimate(matrix: Matrix, machines: Machines, constants: Constants) -> Estima
     merge = size / constants.merge_rate + (size / machines.network if machines.workers > 1 else 0.0)
     # At worst the span that ends last is the first of its run at every level; in a chain, each has its turn.
     chain = 8 * matrix.columns**2 >= CHAIN_BYTES
-    tail = merge if chain else levels(spans) * (FAN - 1) * merge
+    tail = merge if chain else merges_in_a_row(spans) * merge
     together = max(constants.start_seconds + work + tail, (spans - 1) * merge if chain else 0.0)
     reports = matrix.rows / plan.read_rows + spans
     fixed = spans * constants.span_seconds + (spans - 1) * constants.merge_seconds + reports * constants.report_seconds
