@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.plan import READ_BYTES, Options, thinned
+from rgcss_dask.core.plan import Options
 from rgcss_dask.scanning.progress import Callback
 from rgcss_dask.scanning.scan import Request, discard_finished, make_request, run
-from rgcss_dask.sources.base import Reading, Source
+from rgcss_dask.sources.base import Reading, Source, checksum
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.storage import archive as archives
 from rgcss_dask.storage.archive import Record
@@ -132,18 +130,8 @@ def _check_old_rows(record: Record, source: Source) -> None:
     edges = np.array([span[0] for span in spans] + [spans[-1][1]], dtype=np.int64)
     stamps = source.stamps(edges)
     for i, (start, stop, crc, stamp) in enumerate(spans):
-        if (stamps is None or stamps[i] != stamp) and _checksum(source, start, stop) != crc:
+        if (stamps is None or stamps[i] != stamp) and checksum(source, start, stop) != crc:
             raise ValueError(
                 f"rows {start:,} to {stop - 1:,} of {source.address} changed since they were scanned; "
                 "moments cannot take them back. Scan the source again into another archive."
             )
-
-
-def _checksum(source: Source, start: int, stop: int) -> int:
-    crc = 0
-    step = max(1, READ_BYTES // max(1, source.shape[1] * source.dtype.itemsize))
-    inside = source.cuts[(source.cuts > start) & (source.cuts < stop)]
-    for a, b in pairwise(thinned(np.array([start, *inside, stop]), step)):
-        block = np.ascontiguousarray(source.read(int(a), int(b)))
-        crc = zlib.crc32(block.data.cast("B"), crc)
-    return crc

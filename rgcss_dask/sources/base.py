@@ -195,17 +195,19 @@ def crc32(block: NDArray[Any], crc: int = 0) -> int:
     return zlib.crc32(np.ascontiguousarray(block).data, crc)
 
 
-def checksums(source: Source, edges: Cuts) -> list[str]:
-    """Read the rows of each range, some megabytes at a time, and return their checksums."""
+def checksum(source: Source, start: int, stop: int) -> int:
+    """Read rows, some megabytes at a time, and return their checksum."""
     step = max(1, READ_BYTES // max(1, source.shape[1] * source.dtype.itemsize))
-    cuts, found = source.cuts, []
-    for start, stop in pairwise(edges):
-        inside = cuts[np.searchsorted(cuts, start, "right") : np.searchsorted(cuts, stop, "left")]
-        crc = 0
-        for a, b in pairwise(thinned(np.array([start, *inside, stop]), step)):
-            crc = crc32(source.read(int(a), int(b)), crc)
-        found.append(f"{crc:08x}")
-    return found
+    inside = source.cuts[(source.cuts > start) & (source.cuts < stop)]
+    crc = 0
+    for a, b in pairwise(thinned(np.array([start, *inside, stop]), step)):
+        crc = crc32(source.read(int(a), int(b)), crc)
+    return crc
+
+
+def checksums(source: Source, edges: Cuts) -> list[str]:
+    """Return the checksums of the rows of each range."""
+    return [f"{checksum(source, int(start), int(stop)):08x}" for start, stop in pairwise(edges)]
 
 
 def is_sparse(block: Any) -> bool:
