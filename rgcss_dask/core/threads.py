@@ -27,7 +27,7 @@ _LARGEST_REUSED = 32 * 2**20
 _KEEP = 2**30
 # Smaller arrays are left to the allocator.
 _OWN_PAGES = 2**20
-# Seconds: often enough that holes stay few, and seldom enough to cost less than a hundredth.
+# Seconds: often enough that holes stay few. What is given back is paged in anew, which costs large chunks some 5 %.
 _TIDY_EVERY = 0.5
 
 
@@ -95,10 +95,10 @@ class _Heap:
 
 
 class _Pages:
-    """Blocks of pages for arrays that outlive many chunks: sums, and the buffers they are made in.
+    """Blocks of pages for the large arrays of a pass: sums, the buffers they are made in, and rows that were read.
 
-    Among chunks, which come and go, they would leave holes into which no other of their size fits, so that the heap
-    would grow with the length of a pass.
+    Among the pieces that a store and its codecs make of a chunk they would leave holes into which no other of their
+    size fits, so that the heap would grow with the length of a pass.
     """
 
     def __init__(self) -> None:
@@ -106,8 +106,9 @@ class _Pages:
 
     def keep(self, end: ExitStack) -> None:
         """Keep blocks that are free, for the next array of their size."""
-        self._free = defaultdict(list)
-        end.callback(self._let_go)
+        if hasattr(mmap, "MAP_PRIVATE"):  # elsewhere arrays are left to the allocator
+            self._free = defaultdict(list)
+            end.callback(self._let_go)
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return an array in a block of its own."""
@@ -161,5 +162,5 @@ def tidy_memory() -> None:
 
 
 def lasting(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return an array that is not filled, for what lasts longer than a chunk; in a pass, in pages of its own."""
+    """Return an array that is not filled; in a pass, if it is large, in pages that are used again after it."""
     return _pages.empty(shape, dtype)
