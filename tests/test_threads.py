@@ -39,6 +39,21 @@ def test_an_array_gets_the_memory_of_one_that_is_gone_with_all_its_views():
         assert lasting(SHAPE).ctypes.data == place
 
 
+def test_an_array_takes_the_smallest_block_that_is_free_and_not_one_far_too_large():
+    with freed_memory_kept():
+        places = {}
+        for rows in (2_000, 700, 650):
+            array = lasting((rows, 600))
+            places[rows] = array.ctypes.data
+            del array
+            lasting((rows, 600))  # would be made anew, were it not the one just freed
+        assert len(set(places.values())) == 2  # 650 rows went where 700 had been
+        small = lasting((600, 600))
+        assert small.ctypes.data == places[700]
+        assert lasting((600, 600)).ctypes.data not in places.values()
+        assert lasting((1_100, 600)).ctypes.data == places[2_000]
+
+
 def test_an_array_outlives_the_pass_it_was_made_in():
     with freed_memory_kept():
         kept = lasting(SHAPE, np.float32)

@@ -132,10 +132,12 @@ class _Integers:
     def __init__(self, n: int, dtype: np.dtype[Any], threads: int) -> None:
         self.offset = 128.0 if dtype == np.uint8 else 0.0
         self._n, self._dtype, self._threads = n, dtype, threads
-        self._buffer: NDArray[np.float32] = lasting((EXACT_ROWS, n), np.float32)
         count = stacked(n, dtype)
         self._tiles = _Tiles(n, threads) if count == 0 else None
-        self._stack: NDArray[np.float32] = lasting((count, n, n) if count else (1, 0, 0), np.float32)
+        # In one block, which no product takes meanwhile: it is more than twice as large.
+        memory: NDArray[np.float32] = lasting((EXACT_ROWS * n + count * n * n,), np.float32)
+        self._buffer = memory[: EXACT_ROWS * n].reshape(EXACT_ROWS, n)
+        self._stack = memory[EXACT_ROWS * n :].reshape((count, n, n) if count else (1, 0, 0))
 
     def as_floats(self) -> _Floats:
         """Return what goes on in float64."""

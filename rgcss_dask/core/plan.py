@@ -24,7 +24,7 @@ CELL_ROWS = 2**10  # read at once, at least, for each part kept apart, so that i
 SAVE_ROWS = 2**15
 SAVE_FILES = 8  # checkpoints that are put together in one
 # Results merged one after another: few of spans, because a worker that reads lets a merge wait; more of those above.
-FAN, HIGH_FAN = 4, 16
+FAN, HIGH_FAN = 4, 32
 CHAIN_BYTES = 2**30  # matrices of this size are all merged one after another, so that two are alive and not ten
 # The store's bytes, the decoded chunk and the rows put together from it, measured for Zarr.
 READ_COPIES = 3

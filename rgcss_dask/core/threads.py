@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 import weakref
-from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -27,8 +26,12 @@ _LARGEST_REUSED = 32 * 2**20
 _KEEP = 2**30
 # Smaller arrays are left to the allocator.
 _OWN_PAGES = 2**20
-# Seconds: often enough that holes stay few. What is given back is paged in anew, which costs large chunks some 5 %.
+# An array may lie in a block so many times its size, rather than in one more.
+_LOOSEST = 2
+# Seconds: often enough that holes stay few.
 _TIDY_EVERY = 0.5
+# Bytes a second: what is given back is paged in anew, some 5 % of the time of large chunks, so that they wait longer.
+_TIDY_RATE = 12 * 2**20
 
 
 def available_cpus() -> int:
@@ -81,9 +84,10 @@ class _Heap:
         self._library.mallopt(_TRIM_THRESHOLD, _KEEP)
         end.callback(self._let_go)
 
-    def tidy(self) -> None:
+    def tidy(self, read: int) -> None:
         """Give back what lies in holes, now and then: they become more with time."""
-        if self._library is not None and time.monotonic() - self._tidied > _TIDY_EVERY:
+        wait = max(_TIDY_EVERY, read / _TIDY_RATE)
+        if self._library is not None and time.monotonic() - self._tidied > wait:
             self._tidied = time.monotonic()
             self._library.malloc_trim(0)
 
@@ -102,12 +106,13 @@ class _Pages:
     """
 
     def __init__(self) -> None:
-        self._free: defaultdict[int, list[mmap.mmap]] | None = None
+        self._free: list[mmap.mmap] | None = None
+        self._lock = threading.Lock()
 
     def keep(self, end: ExitStack) -> None:
-        """Keep blocks that are free, for the next array of their size."""
+        """Keep blocks that are free, for the next array that fits."""
         if hasattr(mmap, "MAP_PRIVATE"):  # elsewhere arrays are left to the allocator
-            self._free = defaultdict(list)
+            self._free = []
             end.callback(self._let_go)
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -115,18 +120,25 @@ class _Pages:
         size, free = math.prod(shape) * np.dtype(dtype).itemsize, self._free
         if free is None or size < _OWN_PAGES:
             return np.empty(shape, dtype)
-        try:
-            block = free[size].pop()
-        except IndexError:
+        block = self._smallest(free, size)
+        if block is None:
             block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory = (ctypes.c_char * size).from_buffer(block)  # the array refers to it, and so do its views
         weakref.finalize(memory, self._take_back, block).atexit = False
         return np.frombuffer(memoryview(memory), dtype).reshape(shape)
 
+    def _smallest(self, free: list[mmap.mmap], size: int) -> mmap.mmap | None:
+        """Take out the smallest block that is large enough: the last rows of a span are fewer than those before."""
+        with self._lock:
+            block = min((b for b in free if size <= len(b) <= _LOOSEST * size), key=len, default=None)
+            if block is not None:
+                free.remove(block)
+        return block
+
     def _take_back(self, block: mmap.mmap) -> None:
         free = self._free
         if free is not None:
-            free[len(block)].append(block)
+            free.append(block)  # without the lock: this may be called anywhere, as garbage is collected
 
     def _let_go(self) -> None:
         self._free = None
@@ -156,9 +168,9 @@ def freed_memory_kept() -> _WhileAny:
     return _freed_memory_kept
 
 
-def tidy_memory() -> None:
-    """Call this now and then, where the next chunk can wait: memory that no chunk fits into is given back."""
-    _heap.tidy()
+def tidy_memory(read: int) -> None:
+    """Call this after a read of so many bytes, where the next can wait: memory that none fits into is given back."""
+    _heap.tidy(read)
 
 
 def lasting(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:

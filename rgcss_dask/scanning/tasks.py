@@ -76,9 +76,10 @@ def run_span(job: Job, index: int, blocks: list[Any], weights: Any, mask: Any) -
                 collector.add(block, start, w, m)
             except NotFiniteError as error:
                 raise NotFiniteError(error.row, error.column, error.value, job.source.address) from None
-            told.add(len(block))
+            rows = len(block)
             del block  # or it would live on while the next one is read
-            tidy_memory()
+            told.add(rows)
+            tidy_memory(rows * job.plan.geometry.row_bytes)
         parts = collector.parts(node.start, node.stop)
     told.finish()
     return place.keep(parts)
