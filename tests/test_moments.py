@@ -66,6 +66,18 @@ def test_a_mean_far_above_the_spread_costs_no_digits():
     np.testing.assert_allclose(Moments.of(A).scatter, centred(A), rtol=1e-9, atol=1e-4)
 
 
+def test_rows_are_multiplied_as_they_are_unless_their_mean_is_far():
+    """Shifting costs a copy: what a few rows make of columns that are seldom other than 0 is not enough for it."""
+    rng = np.random.default_rng(0)
+    seldom = np.where(rng.random((2_000, 300)) < 0.005, rng.uniform(1, 9, (2_000, 300)), 0.0)
+    accumulator = Accumulator(300, seldom.dtype)
+    accumulator.add(seldom)
+    assert not accumulator._shift.any()
+    accumulator = Accumulator(300, seldom.dtype)
+    accumulator.add(seldom + 20.0)
+    assert np.all(accumulator._shift > 19.0)
+
+
 def test_drifting_blocks_keep_their_digits():
     """The shift of the first rows is useless for later ones, thousands of spreads away."""
     rng = np.random.default_rng(2)

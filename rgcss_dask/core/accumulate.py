@@ -297,10 +297,15 @@ def _add_sparse(block: SparseRows, weights: NDArray[Any] | None, targets: Sequen
 
 
 def _has_drifted(X: NDArray[Any], d: Array, shift: NDArray[Any], limit: float) -> bool:
-    """Tell whether the mean of the shifted rows X is so far from 0 that a product about 0 loses digits."""
-    variance = X[:: max(1, len(X) // SAMPLE)].var(axis=0)
+    """Tell whether the mean d of the shifted rows X is so far from 0 that a product about 0 loses digits."""
     rounding = 4 * np.finfo(X.dtype).eps * np.abs(shift)
-    return bool(np.any(d**2 > limit * variance + rounding**2))
+
+    def far(rows: NDArray[Any]) -> bool:
+        variance = np.einsum("ij,ij->j", rows, rows) / len(rows) - rows.mean(axis=0) ** 2
+        return bool(np.any(d**2 > limit * np.maximum(variance, 0.0) + rounding**2))
+
+    # A few rows tell of most blocks; of many columns some look narrow in them by chance, and seldom values are missed.
+    return far(X[:: max(1, len(X) // SAMPLE)]) and far(X)
 
 
 class NotFiniteError(ValueError):
