@@ -102,7 +102,8 @@ def measured_list(measured: dict) -> str:
             f"- A heartbeat costs the scheduler {_us(m['heartbeat_seconds'])}; 1,000 workers send "
             f"{heartbeats(1000):.0f} in a second.",
             f"- The machine's load meanwhile: {loads}; what is above {cores} disturbs the times, be it others' work or "
-            "the scheduler beside its workers. The figures of the scheduler and the rows a second are of processor time.",
+            "the scheduler beside its workers. The figures of the scheduler and the rows a second are of "
+            "processor time.",
         ]
     )
 
