@@ -80,13 +80,15 @@ def run_batch(
     path = Path(jobs)
     every = read_jobs(path)
     share = _share(only, len(every))
+    place = summary or str(path.with_name(_summary_name(only)))
+    _check_summary(place, path, every)
     done = []
     for number in share:
         state = _run(every[number], budget)
         done.append({"number": number + 1, **state})
         say(f"{number + 1}/{len(every)} {state['status']:8s} {state['data']}: {state['words']}")
     content = {"file": str(path), "only": only, "jobs": done}
-    _write_summary(summary or str(path.with_name(_summary_name(only))), content)
+    _write_summary(place, content)
     return content
 
 
@@ -121,6 +123,16 @@ def _check_places(path: Path, jobs: list[Job]) -> None:
                 who = "the same job" if written[same] is job else "two jobs"
                 raise ValueError(f"{who} of {path} would write {place}; use {{stem}} in {where} to tell them apart.")
             written[same] = job
+
+
+def _check_summary(place: str, path: Path, jobs: list[Job]) -> None:
+    """Refuse a summary that would be written over the list, its data or what a job writes."""
+    taken = {_normal(str(path))} | {_normal(other) for job in jobs for other in (job.data, *job.places.values())}
+    if _normal(place) in taken:
+        raise ValueError(
+            f"the summary must have a place of its own; {place} is {path}, its data or what a job of it writes. Say "
+            "where with summary=... or --summary."
+        )
 
 
 def _normal(address: str) -> str:

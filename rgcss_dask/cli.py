@@ -340,16 +340,21 @@ def inspect(path: str, as_json: bool) -> None:
 @click.option("-o", "--output", required=True, help="The HTML file to write.")
 @click.option("--image-shape", type=ImageShape(), help="The columns are pixels of images of this shape.")
 @click.option("--rows", help="A matrix from which to show a few rows beside their reconstructions.")
+@click.option("--missing", type=click.Choice(["raise", "fill"]), default="raise", show_default=True)
 @json_option
-def report(result: str, output: str, image_shape: tuple[int, int] | None, rows: str | None, as_json: bool) -> None:
+def report(
+    result: str, output: str, image_shape: tuple[int, int] | None, rows: str | None, missing: str, as_json: bool
+) -> None:
     """Write one self-contained HTML page about a result.
 
     Example: rgcss report result.json -o report.html --image-shape 28x28 --rows data.zarr
     """
     from rgcss_dask.report import write_report
+    from rgcss_dask.sources.opening import open_source
     from rgcss_dask.storage.result import load_result
 
-    write_report(load_result(result), output, image_shape=image_shape, rows=rows)
+    shown = None if rows is None else open_source(rows, missing=missing)
+    write_report(load_result(result), output, image_shape=image_shape, rows=shown)
     _print({"output": output}, f"Report in {output}", as_json=as_json)
 
 

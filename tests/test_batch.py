@@ -125,6 +125,18 @@ def test_a_wrong_file_is_refused_before_anything_is_done(folder, text, message):
         read_jobs(folder / "jobs.toml")
 
 
+@pytest.mark.parametrize("summary", [None, "jobs.toml", "special.zarr", "special.moments.zarr"])
+def test_a_summary_is_not_written_over_anything_else(folder, summary):
+    text = '[[jobs]]\ndata = "special.zarr"\nk = 2\nlam = 1.0\n' + (
+        'result = "summary.json"\n' if summary is None else ""
+    )
+    (folder / "jobs.toml").write_text(text)
+    with pytest.raises(ValueError, match="the summary must have a place of its own"):
+        run_batch(folder / "jobs.toml", summary=summary and str(folder / summary), say=lambda line: None)
+    assert (folder / "jobs.toml").read_text() == text
+    assert not (folder / "summary.json").exists()
+
+
 def test_memory_is_for_jobs_that_say_nothing_of_it(folder):
     text = '[[jobs]]\ndata = "special.zarr"\nk = 2\nlam = 1.0\n'
     (folder / "jobs.toml").write_text(text)

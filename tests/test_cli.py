@@ -129,6 +129,15 @@ def test_report(folder):
     assert rg.load_result(folder / "r.json").sentence.split(";")[0] in page
 
 
+def test_report_of_rows_with_chunks_left_out(folder):
+    pytest.importorskip("matplotlib")
+    zarr.create_array(folder / "gaps.zarr", shape=(3000, 36), chunks=(500, 36), dtype="f8", fill_value=1.0)
+    asked = ["report", "r.json", "-o", "gaps.html", "--rows", "gaps.zarr"]
+    assert "missing='fill'" in rgcss(*asked, cwd=folder, code=1).stderr
+    rgcss(*asked, "--missing", "fill", cwd=folder)
+    assert (folder / "gaps.html").exists()
+
+
 def test_apply_reduces_and_reconstructs(folder):
     rgcss("apply", "r.json", "a.zarr", "-o", "reduced.zarr", cwd=folder)
     rgcss("apply", "r.json", "a.zarr", "-o", "rebuilt.zarr", "--reconstruct", cwd=folder)
