@@ -7,7 +7,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 import rgcss_dask as rg
-from rgcss_dask.core.threads import freed_memory_kept, lasting, single_threaded_blas
+from rgcss_dask.core.threads import freed_memory_kept, lasting, passing, single_threaded_blas
 
 SHAPE = (600, 600)
 
@@ -39,19 +39,20 @@ def test_an_array_gets_the_memory_of_one_that_is_gone_with_all_its_views():
         assert lasting(SHAPE).ctypes.data == place
 
 
-def test_an_array_takes_the_smallest_block_that_is_free_and_not_one_far_too_large():
+def test_fewer_rows_lie_in_the_memory_of_more_and_sums_do_not():
     with freed_memory_kept():
         places = {}
-        for rows in (2_000, 700, 650):
-            array = lasting((rows, 600))
-            places[rows] = array.ctypes.data
-            del array
-            lasting((rows, 600))  # would be made anew, were it not the one just freed
-        assert len(set(places.values())) == 2  # 650 rows went where 700 had been
-        small = lasting((600, 600))
-        assert small.ctypes.data == places[700]
-        assert lasting((600, 600)).ctypes.data not in places.values()
-        assert lasting((1_100, 600)).ctypes.data == places[2_000]
+        for rows in (2_000, 700, 600):
+            places[rows] = passing((rows, 600), np.float64).ctypes.data
+        assert places == dict.fromkeys(places, places[2_000])
+        large = passing((2_000, 600), np.float64)
+        small = passing((600, 600), np.float64)
+        assert large.ctypes.data == places[2_000] != small.ctypes.data
+        place = small.ctypes.data
+        del large, small
+        assert passing((500, 600), np.float64).ctypes.data == place  # the smallest that is large enough
+        gone = lasting((700, 600)).ctypes.data
+        assert lasting((600, 600)).ctypes.data not in (gone, place, places[2_000])
 
 
 def test_an_array_outlives_the_pass_it_was_made_in():

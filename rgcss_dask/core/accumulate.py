@@ -134,10 +134,8 @@ class _Integers:
         self._n, self._dtype, self._threads = n, dtype, threads
         count = stacked(n, dtype)
         self._tiles = _Tiles(n, threads) if count == 0 else None
-        # In one block, which no product takes meanwhile: it is more than twice as large.
-        memory: NDArray[np.float32] = lasting((EXACT_ROWS * n + count * n * n,), np.float32)
-        self._buffer = memory[: EXACT_ROWS * n].reshape(EXACT_ROWS, n)
-        self._stack = memory[EXACT_ROWS * n :].reshape((count, n, n) if count else (1, 0, 0))
+        self._buffer: NDArray[np.float32] = lasting((EXACT_ROWS, n), np.float32)
+        self._stack: NDArray[np.float32] = lasting((count, n, n) if count else (1, 0, 0), np.float32)
 
     def as_floats(self) -> _Floats:
         """Return what goes on in float64."""

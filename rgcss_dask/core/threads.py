@@ -26,8 +26,6 @@ _LARGEST_REUSED = 32 * 2**20
 _KEEP = 2**30
 # Smaller arrays are left to the allocator.
 _OWN_PAGES = 2**20
-# An array may lie in a block so many times its size, rather than in one more.
-_LOOSEST = 2
 # Seconds: often enough that holes stay few.
 _TIDY_EVERY = 0.5
 # Bytes a second: what is given back is paged in anew, some 5 % of the time of large chunks, so that they wait longer.
@@ -105,7 +103,8 @@ class _Pages:
     size fits, so that the heap would grow with the length of a pass.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, exact: bool) -> None:
+        self._exact = exact  # an array has a block of its own size, not a larger one
         self._free: list[mmap.mmap] | None = None
         self._lock = threading.Lock()
 
@@ -128,9 +127,10 @@ class _Pages:
         return np.frombuffer(memoryview(memory), dtype).reshape(shape)
 
     def _smallest(self, free: list[mmap.mmap], size: int) -> mmap.mmap | None:
-        """Take out the smallest block that is large enough: the last rows of a span are fewer than those before."""
+        """Take out the smallest block that is large enough."""
         with self._lock:
-            block = min((b for b in free if size <= len(b) <= _LOOSEST * size), key=len, default=None)
+            fitting = (b for b in free if len(b) == size or (len(b) > size and not self._exact))
+            block = min(fitting, key=len, default=None)
             if block is not None:
                 free.remove(block)
         return block
@@ -144,12 +144,14 @@ class _Pages:
         self._free = None
 
 
-_heap, _pages = _Heap(), _Pages()
+# Sums are of few sizes and wait for others. Rows come and go, and the last ones of a span are fewer than those before;
+# sums in their blocks would have them take more.
+_heap, _sums, _rows = _Heap(), _Pages(exact=True), _Pages(exact=False)
 
 
 def _keep_memory(end: ExitStack) -> None:
-    _heap.keep(end)
-    _pages.keep(end)
+    for memory in (_heap, _sums, _rows):
+        memory.keep(end)
 
 
 _blas_limited, _freed_memory_kept = _WhileAny(_limit_blas), _WhileAny(_keep_memory)
@@ -175,4 +177,9 @@ def tidy_memory(read: int) -> None:
 
 def lasting(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
     """Return an array that is not filled; in a pass, if it is large, in pages that are used again after it."""
-    return _pages.empty(shape, dtype)
+    return _sums.empty(shape, dtype)
+
+
+def passing(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Return an array as `lasting` does, for rows: in a pass they may lie in the pages of others that were more."""
+    return _rows.empty(shape, dtype)

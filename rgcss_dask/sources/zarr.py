@@ -21,7 +21,7 @@ from zarr.errors import ContainsGroupError, GroupNotFoundError, NodeTypeValidati
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, ZipStore
 
 from rgcss_dask.core.plan import Cuts
-from rgcss_dask.core.threads import lasting
+from rgcss_dask.core.threads import passing
 from rgcss_dask.sources.base import Reading, Source, crc32, even_cuts
 from rgcss_dask.storage.files import filesystem, is_url
 from rgcss_dask.storage.remote import METADATA, fsspec_store, named, url_store
@@ -85,7 +85,7 @@ class ZarrSource(Source):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Read rows; an error names the chunk."""
         try:
-            rows = lasting((stop - start, self._array.shape[1]), self._array.dtype)
+            rows = passing((stop - start, self._array.shape[1]), self._array.dtype)
             self._array.get_basic_selection(slice(start, stop), out=NDBuffer.from_numpy_array(rows))
             return rows
         except MissingChunkError as error:
