@@ -15,7 +15,7 @@ from examples.paper.out_of_core_report import _duration
 from examples.paper.printed import CLUSTERING, CLUSTERING_SHARES
 from examples.paper.progress import Progress
 from examples.paper.results import Table
-from examples.paper.variants_report import AS_ABOVE, Fit, reaching
+from examples.paper.variants_report import AS_ABOVE, EACH_ROW, Fit, _trends, reaching
 
 
 @pytest.fixture
@@ -136,6 +136,20 @@ def test_a_fit_is_ours_minus_the_printed_figures():
     fit = Fit.of("ORL", "other", rows)
     assert (fit.repetitions, fit.whole) == (2, pytest.approx(0.9 - 0.8082))
     assert (fit.off["GCSS"][0], fit.off["RGCSS"][0]) == (pytest.approx(0.8 - 0.817), pytest.approx(0.5 - 0.805))
+
+
+def test_how_a_penalty_that_grows_with_the_rows_changes_with_their_share_is_told():
+    found = {AS_ABOVE: (0.5, 0.7), f"lambda = 2 {EACH_ROW}": (0.6, 0.55), "40 clusters": (0.1, 0.9)}
+    rows = [
+        {"variant": label, "k": k, "share": share, "rgcss": nmi + k}
+        for label, two in found.items()
+        for k in (16, 64)
+        for share, nmi in zip((0.01, 0.16), two, strict=True)
+    ]
+    (text,) = _trends("COIL20", rows)
+    wanted = "k = 16 changes by -0.032 as printed, +0.200 as above and -0.050 with lambda = 2 for each row"
+    assert wanted in text
+    assert _trends("COIL20", [row for row in rows if row["variant"] == AS_ABOVE]) == []
 
 
 @pytest.mark.parametrize(("paper", "count"), [(0.7, 1), (0.6, 2), (0.3, 1), (0.9, 0)])

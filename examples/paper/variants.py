@@ -19,7 +19,7 @@ from examples.paper.picking import generator
 from examples.paper.progress import Progress
 from examples.paper.results import Row, Table
 from examples.paper.sampling import GREY_LEVELS, Sampler
-from examples.paper.variants_report import AS_ABOVE, CHANCE, CLUSTERING, STABILITY, report
+from examples.paper.variants_report import AS_ABOVE, CHANCE, CLUSTERING, EACH_ROW, STABILITY, report
 
 __all__ = ["NAME", "report", "run"]
 
@@ -36,6 +36,7 @@ class Clustering:
     source: str
     clusters: int
     lam: float = 1.0
+    each_row: bool = False  # lambda is so much for each row of the sample
     of: int | None = None
     tries: int = TRIES
 
@@ -59,6 +60,9 @@ CLUSTERINGS = (
     Clustering("COIL20", "divided by 255 twice", "COIL20", 20, lam=GREY_LEVELS**2),
     Clustering("COIL20", "40 clusters", "COIL20", 40),
     Clustering("COIL20", "one start of k-means", "COIL20", 20, tries=1),
+    Clustering("COIL20", f"lambda = 1 {EACH_ROW}", "COIL20", 20, each_row=True),
+    Clustering("COIL20", f"lambda = 3 {EACH_ROW}", "COIL20", 20, lam=3.0, each_row=True),
+    Clustering("COIL20", f"lambda = 10 {EACH_ROW}", "COIL20", 20, lam=10.0, each_row=True),
 )
 
 
@@ -131,7 +135,8 @@ def _clustered(
         test, labels = sampler.data.test, sampler.data.test_labels
         whole = quality(test, labels, variant.clusters, rng, tries=variant.tries)
         sample = sampler.draw(share, rng, of=variant.of)
-        found = measured(sampler, sample, variant.clusters, ks, rng, lam=variant.lam, tries=variant.tries)
+        lam = variant.lam * (sample.m if variant.each_row else 1)
+        found = measured(sampler, sample, variant.clusters, ks, rng, lam=lam, tries=variant.tries)
         yield from ({**row, "all": whole} for row in found)
 
 
