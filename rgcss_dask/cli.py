@@ -17,7 +17,15 @@ import click
 from click.core import ParameterSource
 
 from rgcss_dask import __version__
-from rgcss_dask.options import ImageShape, Lambda, cluster_options, json_option, memory_option, question_options
+from rgcss_dask.options import (
+    ImageShape,
+    Lambda,
+    cluster_options,
+    json_option,
+    memory_option,
+    missing_option,
+    question_options,
+)
 
 # Imports of the package stand in the commands: `rgcss --help` must not wait for Dask and scikit-learn.
 
@@ -146,7 +154,7 @@ def _row_counter() -> Iterator[Callable[[int], None]]:
 @click.option("--groups", type=int, help="Keep so many groups of rows apart, to see how stable the picks are.")
 @click.option("--append", is_flag=True, help="Add the new rows of a grown matrix to the moments.")
 @click.option("--nan", type=click.Choice(["raise", "drop", "mean"]), default="raise", show_default=True)
-@click.option("--missing", type=click.Choice(["raise", "fill"]), default="raise", show_default=True)
+@missing_option
 @click.option("--precision", type=click.Choice(["double", "single"]), default="double", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the assignment of rows to folds.")
 @memory_option
@@ -340,7 +348,7 @@ def inspect(path: str, as_json: bool) -> None:
 @click.option("-o", "--output", required=True, help="The HTML file to write.")
 @click.option("--image-shape", type=ImageShape(), help="The columns are pixels of images of this shape.")
 @click.option("--rows", help="A matrix from which to show a few rows beside their reconstructions.")
-@click.option("--missing", type=click.Choice(["raise", "fill"]), default="raise", show_default=True)
+@missing_option
 @json_option
 def report(
     result: str, output: str, image_shape: tuple[int, int] | None, rows: str | None, missing: str, as_json: bool
@@ -363,7 +371,7 @@ def report(
 @click.argument("data")
 @click.option("-o", "--output", required=True, help="The Zarr array to make: a local path.")
 @click.option("--reconstruct", is_flag=True, help="Write all columns, rebuilt from the picked ones.")
-@click.option("--missing", type=click.Choice(["raise", "fill"]), default="raise", show_default=True)
+@missing_option
 @json_option
 def apply(result: str, data: str, output: str, reconstruct: bool, missing: str, as_json: bool) -> None:
     """Write the picked columns of a matrix, or all rebuilt from them, to a new Zarr array.

@@ -80,6 +80,7 @@ def _together(*options: Decorator) -> Decorator:
     return decorate
 
 
+missing_option = click.option("--missing", type=click.Choice(["raise", "fill"]), default="raise", show_default=True)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 memory_option = click.option("--memory", metavar="SIZE", help="Most memory to use in a process, such as 2GiB.")
 

@@ -42,7 +42,14 @@ def take_memory(count):
     ballast.append(np.ones(count, np.uint8))
 
 
+def tell_the_end(kind, error, trace):
+    """Mark the error that ends the process: what Dask logs, and what caused it, look the same."""
+    sys.__excepthook__(kind, error, trace)
+    print(f"ended by {kind.__name__}: {error}", file=sys.stderr)
+
+
 if __name__ == "__main__":
+    sys.excepthook = tell_the_end
     path, log, archive, pause, address = sys.argv[1:]
     client = Client(address) if address != "threads" else None
     rg.scan(CountingSource(path, log, float(pause)), archive=archive, folds=2)

@@ -124,10 +124,7 @@ class Plan:
         if self.geometry.whole:  # the blocks are at hand; no need to keep to their edges
             yield from pairwise([*range(node.start, node.stop, self.read_rows), node.stop])
             return
-        inside = self.geometry.cuts[
-            np.searchsorted(self.geometry.cuts, node.start, "right") : np.searchsorted(self.geometry.cuts, node.stop)
-        ]
-        yield from pairwise(thinned(np.concatenate([[node.start], inside, [node.stop]]), self.read_rows))
+        yield from reads_between(self.geometry.cuts, node.start, node.stop, self.read_rows)
 
 
 def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int) -> Plan:
@@ -224,6 +221,12 @@ def thinned(cuts: Cuts, rows: int) -> Cuts:
         after = max(after, int(np.searchsorted(cuts, kept[-1], "right")))
         kept.append(int(cuts[after]))
     return np.array(kept, dtype=np.int64)
+
+
+def reads_between(cuts: Cuts, start: int, stop: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Yield row ranges from ``start`` to ``stop`` that end at cuts, about ``rows`` long."""
+    inside = cuts[np.searchsorted(cuts, start, "right") : np.searchsorted(cuts, stop)]
+    yield from pairwise(thinned(np.concatenate([[start], inside, [stop]]), rows).tolist())
 
 
 def _read_rows(geometry: Geometry, options: Options) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import check_real
-from rgcss_dask.core.plan import READ_BYTES, Cuts, Geometry, thinned
+from rgcss_dask.core.plan import READ_BYTES, Cuts, Geometry, reads_between
 from rgcss_dask.core.sparse_rows import SparseRows
 
 BLOCK_BYTES = 2**20  # between the rows at which a matrix without chunks may be cut
@@ -198,10 +198,9 @@ def crc32(block: NDArray[Any], crc: int = 0) -> int:
 def checksum(source: Source, start: int, stop: int) -> int:
     """Read rows, some megabytes at a time, and return their checksum."""
     step = max(1, READ_BYTES // max(1, source.shape[1] * source.dtype.itemsize))
-    inside = source.cuts[(source.cuts > start) & (source.cuts < stop)]
     crc = 0
-    for a, b in pairwise(thinned(np.array([start, *inside, stop]), step)):
-        crc = crc32(source.read(int(a), int(b)), crc)
+    for a, b in reads_between(source.cuts, start, stop, step):
+        crc = crc32(source.read(a, b), crc)
     return crc
 
 
