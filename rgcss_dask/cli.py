@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -51,12 +53,21 @@ def _run(debug: bool) -> None:
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
         say("interrupted. What was finished is kept; the same command goes on from there.")
-        sys.exit(130)
+        _leave(130, debug)
     except Exception as error:
         if debug:
             traceback.print_exc()
         say(f"error: {_one_line(error)}")
-        sys.exit(1)
+        _leave(1, debug)
+
+
+def _leave(code: int, debug: bool) -> None:
+    """Exit in the middle of work: what the libraries say about work cut off is no news to the user."""
+    if not debug:
+        logging.disable()
+        sys.unraisablehook = lambda ignored: None
+        threading.excepthook = lambda ignored: None
+    sys.exit(code)
 
 
 def _one_line(error: Exception) -> str:

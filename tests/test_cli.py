@@ -241,6 +241,26 @@ def test_ctrl_c_while_python_puts_itself_away_is_no_failure():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(("ending", "code"), [("KeyboardInterrupt", 130), ("OSError('no room')", 1)])
+def test_what_is_cut_off_ends_in_one_line_though_zarr_is_still_busy(ending, code):
+    busy = (
+        "import sys, time\n"
+        "from zarr.core import sync\n"
+        "from rgcss_dask import cli\n"
+        "def work(*a, **k):\n"
+        "    sync._get_loop().call_soon_threadsafe(time.sleep, 1)\n"  # longer than Zarr waits when it closes the loop
+        f"    raise {ending}\n"
+        "cli.cli.commands['inspect'].callback = work\n"
+        "sys.argv = ['rgcss', *sys.argv[1:], 'inspect', 'a.zarr']\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", busy], capture_output=True, text=True, check=False)
+    assert (done.returncode, len(done.stderr.strip().splitlines())) == (code, 1), done.stderr
+    shown = subprocess.run([sys.executable, "-c", busy, "--debug"], capture_output=True, text=True, check=False)
+    assert shown.returncode == code
+    assert "Cannot close a running event loop" in shown.stderr  # what the first run kept to itself
+
+
 @pytest.mark.integration
 def test_ctrl_c_at_any_moment_and_the_rerun_goes_on(tmp_path):
     """A clean message, nothing half-written passes for whole, and the same command ends with the right bits."""
