@@ -62,12 +62,16 @@ def _run(debug: bool) -> None:
 
 
 def _leave(code: int, debug: bool) -> None:
-    """Exit in the middle of work: what the libraries say about work cut off is no news to the user."""
+    """Exit in the middle of work: what the libraries then say about work cut off is no news to the user."""
     if not debug:
-        logging.disable()
-        sys.unraisablehook = lambda ignored: None
-        threading.excepthook = lambda ignored: None
+        atexit.register(_hush)  # registered last, runs first
     sys.exit(code)
+
+
+def _hush() -> None:
+    logging.disable()
+    sys.unraisablehook = lambda ignored: None
+    threading.excepthook = lambda ignored: None
 
 
 def _one_line(error: Exception) -> str:
