@@ -93,6 +93,31 @@ def test_data_sets_are_split_and_scaled_as_in_the_paper(folder, name, train, tes
         assert data.train.max() > 0.3
 
 
+def test_the_digit_can_stand_before_the_pixels(folder):
+    data = Datasets(folder)
+    pixels, table = data.load("MNIST"), data.load(datasets.WITH_DIGIT)
+    for rows, both, labels in (
+        (pixels.train, table.train, pixels.train_labels),
+        (pixels.test, table.test, pixels.test_labels),
+    ):
+        np.testing.assert_array_equal(both[:, 1:], rows)
+        np.testing.assert_allclose(255 * both[:, 0], labels)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gcss_takes_the_digit_for_a_column_and_a_penalty_leaves_it(data_dir, seed):
+    """Why the printed condition numbers of GCSS on MNIST are twenty times those of its pixels."""
+    train = Datasets(data_dir).load(datasets.WITH_DIGIT).train
+    rows = train[np.random.default_rng(seed).choice(len(train), 2400, replace=False)]
+    zero, one = (rg.select(rg.Moments.of(rows), 16, lam=lam).columns for lam in (0.0, 1.0))
+    assert 0 in zero
+    assert 0 not in one
+    paper = printed.CONDITIONING[0.04, "MNIST", 16]
+    for columns, theirs in zip((zero, one), paper, strict=True):
+        assert 0.9 * theirs.low < conditioning.condition(rows[:, columns]) < 1.1 * theirs.high
+    assert conditioning.condition(rows[:, np.setdiff1d(zero, [0])]) < 10
+
+
 def test_online_news_is_standardised_on_all_rows_or_on_training_rows(folder):
     data = Datasets(folder)
     everything, train = data.load("OnlineNews"), data.load("OnlineNews, scaled on train")

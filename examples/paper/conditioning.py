@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from examples.paper import printed
 from examples.paper.conditioning_report import report
-from examples.paper.datasets import Datasets
+from examples.paper.datasets import WITH_DIGIT, Datasets
 from examples.paper.picking import generator
 from examples.paper.progress import Progress
 from examples.paper.results import Row, Table
@@ -45,6 +45,7 @@ CASES = (
     Case("Isolet", "Isolet"),
     Case("Isolet, of 5200 rows", "Isolet", printed.DATASETS["Isolet"][1]),
     Case("MNIST", "MNIST"),
+    Case(WITH_DIGIT, WITH_DIGIT),
 )
 
 

@@ -17,6 +17,7 @@ Array = NDArray[np.float64]
 # scikit-learn stretches the faces to the range 0 to 1; their largest grey level is 242.
 OLIVETTI_LARGEST = 242.0
 CHUNK_ROWS = 4096
+WITH_DIGIT = "MNIST, the digit as a column"
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +90,13 @@ def _mnist(arrays: Arrays) -> DataSet:
     return _as_split("MNIST", arrays("mnist.npz", "MNIST"), 28)
 
 
+def _mnist_with_digit(arrays: Arrays) -> DataSet:
+    """Put the digit, 0 to 9, before the pixels and divide it by 255 with them, as a table of both would be."""
+    data = arrays("mnist.npz", "MNIST")
+    tables = {part: np.column_stack([data[f"{part}_labels"], data[part]]) for part in ("train", "test")}
+    return _as_split(WITH_DIGIT, {**data, **tables})
+
+
 def _isolet(arrays: Arrays) -> DataSet:
     return _as_split("Isolet", arrays("isolet.npz", "Isolet"))
 
@@ -146,6 +154,7 @@ _LOADERS: dict[str, Callable[[Arrays], DataSet]] = {
 _BY_PICTURE = np.arange(400).reshape(40, 10).T.ravel()
 _BY_ANGLE = np.arange(1440).reshape(20, 2, 36).swapaxes(0, 1).ravel()
 _LOADERS |= {
+    WITH_DIGIT: _mnist_with_digit,
     "ORL, picture by picture": _pictures("ORL", "orl32.npz", _BY_PICTURE[:300], _BY_PICTURE[300:]),
     "COIL20, half a turn": _pictures("COIL20", "coil20.npz", _BY_ANGLE[:720], _BY_ANGLE[720:]),
     "COIL20, 32 x 32": _pictures("COIL20", "coil20_32.npz", slice(0, None, 2), slice(1, None, 2)),

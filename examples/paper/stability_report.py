@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from examples.paper import judging, printed
 from examples.paper.figures import panels, save
 from examples.paper.results import Row, Table, markdown
-from examples.paper.variants_report import AS_ABOVE, STABILITY, indices, odds
+from examples.paper.variants_report import AS_ABOVE, DIGIT, STABILITY, indices, odds
 
 Array = NDArray[np.float64]
 LAMS = (0.0, 1.0, 10.0)
@@ -31,7 +31,7 @@ class Figures:
     def __init__(self, out: Path) -> None:
         self._rows = Table(out, "stability").rows()
         self.labels = list(dict.fromkeys(row["data"] for row in self._rows))
-        self._further = Table(out, STABILITY).rows(variant=AS_ABOVE)
+        self._further = Table(out, STABILITY).rows()
 
     def of(self, label: str) -> list[Row]:
         return [row for row in self._rows if row["data"] == label]
@@ -39,9 +39,9 @@ class Figures:
     def jaccard(self, label: str, lam: float) -> Array:
         return np.array([row["jaccard"] for row in self.of(label) if row["lam"] == lam])
 
-    def further(self, label: str, lam: float) -> Array:
+    def further(self, label: str, lam: float, variant: str = AS_ABOVE) -> Array:
         """Return the index in the further samples, with less noise added, that the variants have for MNIST."""
-        return indices(self._further if label == "MNIST" else [], AS_ABOVE, lam)
+        return indices(self._further if label == "MNIST" else [], variant, lam)
 
 
 def report(out: Path) -> str:
@@ -164,7 +164,9 @@ def _chance(data: Figures, label: str, lam: float) -> str:
     """Say whether another sample of rows can bring the printed figure."""
     ours, further, paper = data.jaccard(label, lam), data.further(label, lam), _paper(label)[lam]
     if len(further):
-        return f"but (see Variants) {odds(further, paper)}"
+        told = f"but (see Variants) {odds(further, paper)}"
+        labelled = data.further(label, lam, DIGIT)
+        return told if not len(labelled) else f"{told}; with the digit as a column it is {odds(labelled, paper)}"
     if len(ours) < FEW:
         return f"and {len(ours)} samples say little of the spread"
     if abs(paper - ours.mean()) > FAR * _deviation(ours):

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 import rgcss_dask as rg
 from examples.paper import stability
 from examples.paper.clustering import TRIES, measured, quality
-from examples.paper.datasets import Datasets
+from examples.paper.datasets import WITH_DIGIT, Datasets
 from examples.paper.picking import generator
 from examples.paper.progress import Progress
 from examples.paper.results import Row, Table
 from examples.paper.sampling import GREY_LEVELS, Sampler
-from examples.paper.variants_report import AS_ABOVE, CHANCE, CLUSTERING, EACH_ROW, STABILITY, report
+from examples.paper.variants_report import AS_ABOVE, CHANCE, CLUSTERING, DIGIT, EACH_ROW, STABILITY, report
 
 __all__ = ["NAME", "report", "run"]
 
@@ -75,10 +75,12 @@ class Noise:
     scale: float = 1.0
     objective: Literal["unselected", "all"] = "unselected"
     varying: bool = False  # leave out pixels that are constant in the sample
+    source: str = "MNIST"
 
 
 NOISES = (
     Noise(AS_ABOVE),
+    Noise(DIGIT, source=WITH_DIGIT),
     Noise("grey levels from 0 to 255", scale=GREY_LEVELS),
     Noise("noise of 0.001 grey levels", sd=stability.SD / GREY_LEVELS),
     Noise("noise of 0.01", sd=0.01),
@@ -97,7 +99,7 @@ class Plan:
     repetitions: int
     noises: tuple[Noise, ...]
     samples: int  # for every noise
-    more: int  # for the first only: how often a sample is as far off as the printed figures
+    more: int  # for the first two only: how often a sample is as far off as the printed figures
     perturbations: int
     chance: int  # repetitions with columns drawn at random
 
@@ -158,7 +160,7 @@ def _chances(data: Datasets, plan: Plan, table: Table, progress: Progress) -> No
 def _noises(data: Datasets, plan: Plan, table: Table, progress: Progress) -> None:
     done = {(row["variant"], row["sample"]) for row in table.rows()}
     for sample in progress.track(range(plan.more), "stability"):
-        for variant in plan.noises if sample < plan.samples else plan.noises[:1]:
+        for variant in plan.noises if sample < plan.samples else plan.noises[:2]:
             if (variant.label, sample) not in done:
                 found = _perturbed(data, variant, sample, plan.perturbations)
                 table.add([{"variant": variant.label, "sample": sample, **row} for row in found])
@@ -166,7 +168,7 @@ def _noises(data: Datasets, plan: Plan, table: Table, progress: Progress) -> Non
 
 
 def _perturbed(data: Datasets, variant: Noise, sample: int, perturbations: int) -> Iterator[Row]:
-    train = data.load("MNIST").train
+    train = data.load(variant.source).train
     rng = generator(NAME, "MNIST", sample)
     A: Array = variant.scale * train[rng.choice(len(train), NOISY_ROWS, replace=False)]
     if variant.varying:

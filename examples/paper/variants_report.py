@@ -13,7 +13,7 @@ from examples.paper.results import Row, Table, markdown
 
 Array = NDArray[np.float64]
 CLUSTERING, STABILITY, CHANCE = "variants_clustering", "variants_stability", "variants_chance"
-AS_ABOVE, EACH_ROW = "as above", "for each row"
+AS_ABOVE, EACH_ROW, DIGIT = "as above", "for each row", "the digit as a column"
 NEAR = 0.02
 LAMS = (0.0, 1.0, 10.0)
 # A fit is better when it has this share of the error of the first.
@@ -224,6 +224,5 @@ def _noise_conclusion(rows: list[Row], labels: list[str]) -> str:
     whole = [label for label in labels if all(reaching(indices(rows, label, lam), paper[lam]) for lam in LAMS)]
     return (
         "\n".join(lines) + "\n- All three printed figures are reached, each by some sample: "
-        f"{judging.listed(whole)}. For lambda = 0 the paper has another program than for the others; see also MNIST "
-        "under Conditioning."
+        f"{judging.listed(whole)}. Why the digit: see MNIST under Conditioning."
     )
