@@ -15,7 +15,6 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import ByteRequest, Store
-from zarr.buffer.cpu import NDBuffer
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.errors import ContainsGroupError, GroupNotFoundError, NodeTypeValidationError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, ZipStore
@@ -23,6 +22,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, Zip
 from rgcss_dask.core.plan import Cuts
 from rgcss_dask.core.threads import passing
 from rgcss_dask.sources.base import Reading, Source, crc32, even_cuts
+from rgcss_dask.sources.chunks import RowChunks
 from rgcss_dask.storage.files import filesystem, is_url
 from rgcss_dask.storage.remote import METADATA, fsspec_store, named, url_store
 from rgcss_dask.storage.retrying import Retry, StoreError
@@ -47,6 +47,7 @@ class ZarrSource(Source):
         self.address, self.shape, self.dtype = address, array.shape, np.dtype(array.dtype)  # type: ignore[assignment]
         self.names = _column_names(array)
         self._array = filled_array(array) if missing == "fill" else strict_array(array)
+        self._chunks = RowChunks(self._array, _folder(array.store))
         self._unit = array.shards or array.chunks  # rows, columns, ... of what is stored as one object
         self.waits = isinstance(self._store, FsspecStore) and not is_process_local(self._store)
 
@@ -86,7 +87,7 @@ class ZarrSource(Source):
         """Read rows; an error names the chunk."""
         try:
             rows = passing((stop - start, self._array.shape[1]), self._array.dtype)
-            self._array.get_basic_selection(slice(start, stop), out=NDBuffer.from_numpy_array(rows))
+            self._chunks.read_into(rows, start)
             return rows
         except MissingChunkError as error:
             raise self._missing_chunk(str(error)) from None
@@ -275,6 +276,11 @@ def local_paths(store: Store, inside: str) -> tuple[str, ...]:
     if isinstance(store, FsspecStore) and "file" in str(store.fs.protocol):
         return (os.path.abspath(f"{store.path}/{inside}"),)
     return ()
+
+
+def _folder(store: Store) -> str | None:
+    """Return the folder of a store that is nothing more; what is wrapped around it may change what is read."""
+    return os.fspath(store.root) if isinstance(store, LocalStore) and type(store) is LocalStore else None
 
 
 def innermost(store: Store) -> Store:

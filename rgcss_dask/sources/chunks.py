@@ -1,0 +1,129 @@
+"""Chunks of whole rows, decoded straight into the rows that are wanted.
+
+Zarr decodes a chunk into new memory and copies it from there. Paging that memory in, chunk after chunk, costs as much
+as decoding it, and what is freed of so many sizes leaves holes. Whatever is not a plain chunk is left to Zarr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import zarr
+from numcodecs import Blosc, Zstd
+from numcodecs.abc import Codec
+from numcodecs.checksum32 import CRC32C
+from numpy.typing import NDArray
+from zarr.buffer import default_buffer_prototype
+from zarr.buffer.cpu import NDBuffer
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ZstdCodec
+from zarr.core.buffer import Buffer
+from zarr.core.sync import sync
+
+from rgcss_dask.core.threads import passing
+
+# What is said here of Zarr's codecs in numcodecs' words; to decode, they need not know how it was encoded.
+_DECODERS: dict[type, Codec] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), Crc32cCodec: CRC32C(location="end")}
+_ZSTD_MAGIC = (0xFD2FB528).to_bytes(4, "little")
+
+
+class RowChunks:
+    """The rows of a Zarr array; those in a folder of this machine are read from their files, without an event loop."""
+
+    def __init__(self, array: zarr.Array[Any], folder: str | None) -> None:
+        self._array, self._folder = array, folder
+        # Outermost first; none of them: Zarr decodes everything.
+        self._decoders = _decoders(array) if array.ndim == 2 and array.chunks[1] == array.shape[1] else ()
+
+    def read_into(self, rows: NDArray[Any], start: int) -> None:
+        """Fill ``rows`` with the rows from ``start`` on."""
+        height, stop = max(1, self._array.chunks[0]), start + len(rows)
+        first, last = -(-start // height), stop // height
+        if not self._decoders or first >= last:
+            self._by_zarr(rows, start)
+            return
+        self._by_zarr(rows[: first * height - start], start)
+        at_once = 1 if self._folder else zarr.config.get("async.concurrency")
+        for some in (range(first, last)[i : i + at_once] for i in range(0, last - first, at_once)):
+            places = [rows[index * height - start :][:height] for index in some]
+            for index, place, stored in zip(some, places, self._stored(some, places[0].nbytes), strict=True):
+                if stored is None or not decode_into(place, stored, self._decoders):
+                    self._by_zarr(place, index * height)
+        self._by_zarr(rows[last * height - start :], last * height)
+
+    def _stored(self, indices: Sequence[int], size: int) -> list[NDArray[np.uint8] | None]:
+        """Return chunks as they are stored; None for one that Zarr is to look for."""
+        path = f"{self._array.path}/" if self._array.path else ""
+        keys = [path + self._array.metadata.encode_chunk_key((index, 0)) for index in indices]
+        if self._folder:
+            return [_read_file(f"{self._folder}/{key}", size) for key in keys]
+        return [None if found is None else found.as_numpy_array() for found in sync(self._fetched(keys))]
+
+    async def _fetched(self, keys: list[str]) -> list[Buffer | None]:
+        store, prototype = self._array.store, default_buffer_prototype()
+        return await asyncio.gather(*(store.get(key, prototype) for key in keys))
+
+    def _by_zarr(self, rows: NDArray[Any], start: int) -> None:
+        if len(rows):
+            self._array.get_basic_selection(slice(start, start + len(rows)), out=NDBuffer.from_numpy_array(rows))
+
+
+def _read_file(path: str, decoded: int) -> NDArray[np.uint8] | None:
+    """Return the bytes of a file, which are some ``decoded`` ones, in memory of a size that others can use again."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            content = passing((max(size, decoded + decoded // 64),), np.uint8)[:size]
+            return content if file.readinto(content.data) == size else None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _decoders(array: zarr.Array[Any]) -> tuple[Codec, ...]:
+    """Return what decodes a chunk, outermost first, if its bytes are then those of its rows; else nothing."""
+    metadata = array.metadata
+    if not np.dtype(array.dtype).isnative:
+        return ()
+    if metadata.zarr_format == 2:
+        plain = metadata.order == "C" and not metadata.filters and isinstance(metadata.compressor, Zstd | Blosc)
+        return (metadata.compressor,) if plain else ()
+    first, *others = metadata.codecs
+    if not isinstance(first, BytesCodec) or (first.endian is not None and first.endian.value != sys.byteorder):
+        return ()
+    kinds = [type(codec) for codec in reversed(others)]
+    if not kinds or kinds[-1] is Crc32cCodec or not set(kinds) <= set(_DECODERS):
+        return ()
+    return tuple(_DECODERS[kind] for kind in kinds)
+
+
+def decode_into(place: NDArray[Any], stored: NDArray[np.uint8], decoders: Sequence[Codec]) -> bool:
+    """Decode a chunk into its place, or return False if it does not say that it fills that place exactly."""
+    *outer, last = decoders
+    for decoder in outer:
+        stored = decoder.decode(stored)
+    # A decoder leaves the end of a place that is too large as it was, and says nothing.
+    if decoded_size(stored, last) != place.nbytes:
+        return False
+    last.decode(stored, out=place)
+    return True
+
+
+def decoded_size(stored: NDArray[np.uint8], decoder: Codec) -> int | None:
+    """Return how many bytes a chunk has when it is decoded, if its head says so."""
+    head = bytes(stored[:18])
+    if isinstance(decoder, Blosc):
+        return int.from_bytes(head[4:8], "little") if len(head) >= 8 else None
+    if len(head) < 5 or head[:4] != _ZSTD_MAGIC:
+        return None
+    # RFC 8878, 3.1.1.1: a byte of flags, the window unless it is one segment, the dictionary's name, and the size.
+    flags = head[4]
+    one_segment = flags >> 5 & 1
+    at = 6 - one_segment + (0, 1, 2, 4)[flags & 3]
+    width = (one_segment, 2, 4, 8)[flags >> 6]
+    if not width or len(head) < at + width:
+        return None
+    return int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)

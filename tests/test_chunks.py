@@ -1,0 +1,174 @@
+"""Chunks decoded into their place: the same rows as Zarr's own reading, whatever the layout, and no damage unseen."""
+
+import pickle
+
+import numcodecs
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
+from zarr.storage import LocalStore, MemoryStore, WrapperStore
+
+import rgcss_dask as rg
+from rgcss_dask.sources.base import Reading
+from rgcss_dask.sources.chunks import RowChunks, decoded_size
+from rgcss_dask.sources.zarr import DamagedChunkError, MissingChunkError, ZarrSource
+
+ROWS, COLUMNS, HEIGHT = 103, 7, 10
+BIG, LITTLE = {"serializer": BytesCodec(endian="big")}, {"serializer": BytesCodec(endian="little")}
+# How a chunk is stored, and whether it is decoded into its place.
+LAYOUTS = {
+    "zstd": ({"compressors": [ZstdCodec(level=1), Crc32cCodec()]}, True),
+    "default": ({}, True),
+    "checked twice": ({"compressors": [ZstdCodec(), Crc32cCodec(), Crc32cCodec()]}, True),
+    "compressed twice": ({"compressors": [ZstdCodec(), BloscCodec()]}, True),
+    "blosc": ({"compressors": [BloscCodec(cname="lz4")]}, True),
+    "little": (LITTLE, True),
+    "checked first": ({"compressors": [Crc32cCodec(), ZstdCodec()]}, False),
+    "gzip": ({"compressors": [GzipCodec()]}, False),
+    "plain": ({"compressors": None}, False),
+    "big": (BIG, False),
+    "transposed": ({"filters": [TransposeCodec(order=(1, 0))]}, False),
+    "columns apart": ({"chunks": (HEIGHT, 3)}, False),
+    "wider chunks": ({"chunks": (HEIGHT, COLUMNS + 1)}, False),
+    "sharded": ({"chunks": (5, COLUMNS), "shards": (HEIGHT, COLUMNS)}, False),
+    "2, zstd": ({"zarr_format": 2, "compressors": numcodecs.Zstd()}, True),
+    "2, blosc": ({"zarr_format": 2, "compressors": numcodecs.Blosc()}, True),
+    "2, zlib": ({"zarr_format": 2, "compressors": numcodecs.Zlib()}, False),
+    "2, by columns": ({"zarr_format": 2, "order": "F"}, False),
+    "2, filtered": ({"zarr_format": 2, "filters": [numcodecs.Delta(dtype="f8")]}, False),
+    "2, big": ({"zarr_format": 2, "dtype": ">f8"}, False),
+}
+
+
+def stored(store, A, **layout):
+    layout = {"shape": A.shape, "chunks": (HEIGHT, A.shape[1]), "dtype": A.dtype} | layout
+    array = zarr.create_array(store, **layout)
+    array[:] = A
+    return array
+
+
+@pytest.mark.parametrize("where", ["folder", "memory"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_rows_are_those_that_zarr_reads(name, where, tmp_path):
+    layout, direct = LAYOUTS[name]
+    A = np.random.default_rng(0).integers(-99, 99, (ROWS, COLUMNS)).astype(float)  # so that differences are exact
+    array = stored(tmp_path / "a.zarr" if where == "folder" else MemoryStore(), A, **layout)
+    chunks = RowChunks(array, str(tmp_path / "a.zarr") if where == "folder" else None)
+    assert bool(chunks._decoders) == direct
+    for start, stop in ((0, ROWS), (0, 10), (3, 8), (3, 41), (20, 40), (95, 103), (100, 103), (10, 100)):
+        rows = np.full((stop - start, COLUMNS), np.nan)
+        chunks.read_into(rows, start)
+        np.testing.assert_array_equal(rows, A[start:stop])
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "i2", "u8", "f4", "f2", "?"])
+def test_any_kind_of_number(dtype, tmp_path):
+    A = np.random.default_rng(0).integers(0, 100, (ROWS, COLUMNS)).astype(dtype)
+    source = ZarrSource(stored(tmp_path / "a.zarr", A), "a")
+    assert source._chunks._decoders
+    np.testing.assert_array_equal(source.read(0, ROWS), A)
+    assert source.read(0, ROWS).dtype == A.dtype
+
+
+def test_an_array_within_a_group_and_after_a_journey(tmp_path):
+    A = np.random.default_rng(0).normal(size=(ROWS, COLUMNS))
+    group = zarr.create_group(tmp_path / "g.zarr")
+    array = group.create_array("deep/a", data=A, chunks=(HEIGHT, COLUMNS))
+    source = pickle.loads(pickle.dumps(ZarrSource(array, "a")))
+    np.testing.assert_array_equal(source.read(5, 87), A[5:87])
+
+
+@given(size=st.integers(0, 70_000), filling=st.integers(0, 255), level=st.sampled_from([-5, 1, 19]))
+def test_the_head_of_a_chunk_says_its_size(size, filling, level):
+    content = np.full(size, filling, np.uint8)
+    for codec in (numcodecs.Zstd(level=level), numcodecs.Zstd(checksum=True), numcodecs.Blosc()):
+        assert decoded_size(np.frombuffer(codec.encode(content), np.uint8), codec) == size
+
+
+@pytest.mark.parametrize("size", [255, 256, 257, 65_791, 65_792, 65_793, 2**24 + 1])
+def test_every_width_of_the_size(size):
+    codec = numcodecs.Zstd()
+    assert decoded_size(np.frombuffer(codec.encode(np.zeros(size, np.uint8)), np.uint8), codec) == size
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"", b"\x28\xb5\x2f\xfd", b"no zstd in this", bytes.fromhex("28b52ffd0058"), bytes.fromhex("28b52ffda012")],
+    ids=["nothing", "cut off", "another format", "no size", "cut in the size"],
+)
+def test_a_head_that_says_nothing_is_left_to_zarr(head):
+    assert decoded_size(np.frombuffer(head, np.uint8), numcodecs.Zstd()) is None
+    assert decoded_size(np.frombuffer(head[:7], np.uint8), numcodecs.Blosc()) is None
+
+
+@pytest.mark.parametrize("where", ["folder", "memory"])
+@pytest.mark.parametrize("rows", [HEIGHT - 1, HEIGHT + 1, 0])
+@pytest.mark.parametrize("compressor", [ZstdCodec(), BloscCodec()])
+def test_a_chunk_of_another_size_is_damage(compressor, rows, where, tmp_path):
+    """A decoder fills what it has and leaves the rest as it was: rows of an earlier chunk, in memory used again."""
+    A = np.random.default_rng(0).normal(size=(ROWS, COLUMNS))
+    store = LocalStore(tmp_path / "a.zarr") if where == "folder" else MemoryStore()
+    source = ZarrSource(stored(store, A, compressors=[compressor]), "a.zarr")
+    codec = numcodecs.Zstd() if isinstance(compressor, ZstdCodec) else numcodecs.Blosc()
+    _put(store, "c/4/0", codec.encode(A[:rows]))
+    with pytest.raises(DamagedChunkError, match=r"a.zarr: chunk c/4/0 \(rows 40 to 49\) cannot be read"):
+        source.read(0, ROWS)
+    np.testing.assert_array_equal(source.read(0, 40), A[:40])
+
+
+def _put(store, key, content):
+    if isinstance(store, LocalStore):
+        (store.root / key).write_bytes(content)
+    else:
+        store._store_dict[key] = zarr.buffer.cpu.Buffer.from_bytes(content)
+
+
+def test_a_frame_without_its_size_is_read_all_the_same(tmp_path):
+    """Streams that were compressed before their length was known have none in their head."""
+    A = np.ones((HEIGHT, COLUMNS))
+    source = ZarrSource(stored(tmp_path / "a.zarr", A), "a")
+    # Magic, a window of 1 KiB and no size; one last block: 560 times the byte 0 (RFC 8878, 3.1.1.2).
+    block = (1 | 1 << 1 | A.nbytes << 3).to_bytes(3, "little")
+    _put(LocalStore(tmp_path / "a.zarr"), "c/0/0", bytes.fromhex("28b52ffd0000") + block + b"\x00")
+    np.testing.assert_array_equal(source.read(0, HEIGHT), 0 * A)
+
+
+@pytest.mark.parametrize("missing", ["raise", "fill"])
+def test_a_chunk_that_is_not_there(missing, tmp_path):
+    A = np.ones((ROWS, COLUMNS))
+    array = stored(tmp_path / "a.zarr", A, fill_value=4.0)
+    (tmp_path / "a.zarr/c/3/0").unlink()
+    source = ZarrSource(array, "a.zarr", missing)
+    if missing == "raise":
+        with pytest.raises(MissingChunkError, match=r"no chunk c/3/0 \(rows 30 to 39\)"):
+            source.read(0, ROWS)
+    else:
+        A[30:40] = 4.0
+        np.testing.assert_array_equal(source.read(0, ROWS), A)
+
+
+class Mirrored(WrapperStore):
+    """A store of the user's own making."""
+
+    async def get(self, key, prototype, byte_range=None):
+        return await super().get(key.replace("c/0/", "c/1/"), prototype, byte_range)
+
+
+def test_what_a_user_wraps_around_a_store_is_asked(tmp_path):
+    A = np.arange(20.0)[:, None] * np.ones(3)
+    stored(tmp_path / "a.zarr", A)
+    array = zarr.open_array(Mirrored(LocalStore(tmp_path / "a.zarr")), mode="r")
+    source = ZarrSource.of(array, Reading())
+    np.testing.assert_array_equal(source.read(0, 20), np.vstack([A[10:], A[10:]]))
+
+
+def test_memory_used_again_keeps_nothing_of_earlier_rows(tmp_path):
+    """Chunks that shrink and grow, in a pass whose blocks of memory go from one to the next."""
+    rng = np.random.default_rng(0)
+    A = rng.integers(0, 256, (40_000, 50), dtype=np.uint8)
+    A[10_000:20_000] = 7  # a few bytes when compressed, among others that are as many as before
+    zarr.create_array(tmp_path / "a.zarr", data=A, chunks=(5_000, 50))
+    assert np.array_equal(rg.scan(tmp_path / "a.zarr").gram(), rg.Moments.of(A).gram())
