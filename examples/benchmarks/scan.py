@@ -3,8 +3,9 @@
     python examples/benchmarks/scan.py [--rows 1200000] [--columns 784] [--repeats 3] [--peers] [--cluster]
 
 Every figure is a ratio of two times measured one after the other on this machine, so that a busy or slow one shifts
-both. The bare work is the time to read every chunk plus the time of X'X on blocks already in memory, on the same number
-of threads with BLAS at one thread each: nobody can be faster with the same reader and the same BLAS.
+both. The bare work is the time to read every chunk with Zarr plus the time of X'X on blocks already in memory, on the
+same number of threads with BLAS at one thread each: the least with Zarr's reader and the same BLAS. A pass may take
+less, because it decodes chunks straight into memory that it uses again.
 Passes take some seconds with the default rows, half of them for float64; in much shorter ones their begin and end
 count. Some of the other ways hold all rows in memory: with --peers fewer rows are wise.
 """
