@@ -26,7 +26,7 @@ from zarr.core.sync import sync
 
 from rgcss_dask.core.threads import passing
 
-# What is said here of Zarr's codecs in numcodecs' words; to decode, they need not know how it was encoded.
+# Zarr's codecs hand out new memory; those of numcodecs behind them take a place to decode into, and need no settings.
 _DECODERS: dict[type, Codec] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), Crc32cCodec: CRC32C(location="end")}
 _ZSTD_MAGIC = (0xFD2FB528).to_bytes(4, "little")
 
