@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+import time
 
 import numpy as np
 from threadpoolctl import threadpool_info
@@ -25,6 +26,19 @@ def test_blas_is_at_one_thread_until_the_last_caller_has_left():
     assert blas_threads() == {1}
     second.__exit__(None, None, None)
     assert blas_threads() == before
+
+
+def test_who_comes_soon_finds_everything_as_it_was_left():
+    """Spans come one by one to a worker; no pass says there that it is over."""
+    with freed_memory_kept().and_after(0.5):
+        place = lasting(SHAPE).ctypes.data
+    assert not lasting((601, 601)).flags.owndata  # still as in a pass
+    with freed_memory_kept().and_after(0.1):
+        assert lasting(SHAPE).ctypes.data == place
+    deadline = time.monotonic() + 60
+    while not lasting(SHAPE).flags.owndata:
+        assert time.monotonic() < deadline, "memory is kept for ever"
+        time.sleep(0.05)
 
 
 def test_an_array_gets_the_memory_of_one_that_is_gone_with_all_its_views():

@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,17 @@ class _WhileAny:
             self._callers -= 1
             if self._callers == 0:
                 self._end.close()
+
+    @contextmanager
+    def and_after(self, seconds: float) -> Iterator[None]:
+        """Be inside, and stay for some time after, so that one who comes soon finds everything as it was left."""
+        self.__enter__()
+        try:
+            yield
+        finally:
+            leaving = threading.Timer(seconds, self.__exit__)
+            leaving.daemon = True
+            leaving.start()
 
 
 def _limit_blas(end: ExitStack) -> None:
