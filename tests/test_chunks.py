@@ -1,5 +1,6 @@
 """Chunks decoded into their place: the same rows as Zarr's own reading, whatever the layout, and no damage unseen."""
 
+import os
 import pickle
 
 import numcodecs
@@ -168,7 +169,57 @@ def test_what_a_user_wraps_around_a_store_is_asked(tmp_path):
 def test_memory_used_again_keeps_nothing_of_earlier_rows(tmp_path):
     """Chunks that shrink and grow, in a pass whose blocks of memory go from one to the next."""
     rng = np.random.default_rng(0)
-    A = rng.integers(0, 256, (40_000, 50), dtype=np.uint8)
-    A[10_000:20_000] = 7  # a few bytes when compressed, among others that are as many as before
-    zarr.create_array(tmp_path / "a.zarr", data=A, chunks=(5_000, 50))
+    A = rng.integers(0, 256, (160_000, 100), dtype=np.uint8)
+    A[40_000:80_000] = 7  # a few bytes when compressed, among others that are as many as before
+    zarr.create_array(tmp_path / "a.zarr", data=A, chunks=(20_000, 100))  # 2 MB: smaller ones have no block
     assert np.array_equal(rg.scan(tmp_path / "a.zarr").gram(), rg.Moments.of(A).gram())
+
+
+@pytest.mark.parametrize("where", ["folder", "memory"])
+@pytest.mark.parametrize("chunk", [4, 5], ids=["whole", "the last rows"])
+@pytest.mark.parametrize("width", [100, 60], ids=["rows", "columns apart"])
+@pytest.mark.parametrize("name", ["zstd", "blosc", "zstd in blosc", "2, blosc"])
+def test_a_chunk_that_was_cut_off_is_damage(name, width, chunk, where, tmp_path):
+    """Blosc would go on in the memory after it, where an earlier chunk was."""
+    codecs = {"zstd": [ZstdCodec()], "blosc": [BloscCodec()], "zstd in blosc": [ZstdCodec(), BloscCodec()]}
+    two = {"zarr_format": 2, "compressors": numcodecs.Blosc()}
+    layout = two if name.startswith("2") else {"compressors": codecs[name]}
+    A = np.random.default_rng(0).integers(0, 4, (108_000, 100), dtype=np.uint8)  # compresses
+    store = LocalStore(tmp_path / "a.zarr") if where == "folder" else MemoryStore()
+    array = stored(store, A, chunks=(20_000, width), **layout)
+    key = f"{chunk}.0" if name.startswith("2") else f"c/{chunk}/0"
+    content = (tmp_path / "a.zarr" / key).read_bytes() if where == "folder" else store._store_dict[key].as_numpy_array()
+    for share in (0.0, 0.001, 0.3, 0.9, 0.999):
+        _put(store, key, bytes(content[: int(share * len(content))]))
+        with pytest.raises(DamagedChunkError, match=f"chunk {key} .* cannot be read"):
+            rg.scan(tmp_path / "a.zarr" if where == "folder" else array)
+
+
+def test_a_chunk_that_is_a_folder_or_below_a_file_is_not_there(tmp_path):
+    array = stored(tmp_path / "a.zarr", np.ones((ROWS, COLUMNS)), fill_value=4.0)
+    (tmp_path / "a.zarr/c/3/0").unlink()
+    (tmp_path / "a.zarr/c/3/0").mkdir()
+    (tmp_path / "a.zarr/c/4/0").unlink()
+    (tmp_path / "a.zarr/c/4").rmdir()
+    (tmp_path / "a.zarr/c/4").write_text("")
+    with pytest.raises(MissingChunkError, match="no chunk c/3/0"):
+        ZarrSource(array, "a.zarr").read(30, 40)
+    with pytest.raises(MissingChunkError, match="no chunk c/4/0"):
+        ZarrSource(array, "a.zarr").read(40, 50)
+    assert (ZarrSource(array, "a.zarr", "fill").read(20, 60).mean(axis=1) == np.repeat([1, 4, 4, 1], 10)).all()
+
+
+@pytest.mark.parametrize("limit", [None, 1, 10])
+def test_any_number_of_chunks_is_asked_for_at_once(limit):
+    A = np.random.default_rng(0).normal(size=(ROWS, COLUMNS))
+    source = ZarrSource(stored(MemoryStore(), A), "a")
+    with zarr.config.set({"async.concurrency": limit}):
+        np.testing.assert_array_equal(source.read(0, ROWS), A)
+
+
+def test_a_file_that_is_shorter_than_it_said_is_left_to_zarr(tmp_path, monkeypatch):
+    """Another process may cut it off meanwhile."""
+    array = stored(tmp_path / "a.zarr", np.ones((ROWS, COLUMNS)))
+    larger = os.stat_result([0] * 6 + [10_000] + [0] * 3)
+    monkeypatch.setattr("rgcss_dask.sources.chunks.os.fstat", lambda file: larger)
+    assert (ZarrSource(array, "a.zarr").read(0, ROWS) == 1).all()

@@ -8,7 +8,15 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 import rgcss_dask as rg
-from rgcss_dask.core.threads import freed_memory_kept, lasting, passing, single_threaded_blas
+from rgcss_dask.core.threads import (
+    _rows,
+    _sums,
+    freed_memory_kept,
+    keep_memory_only_for,
+    lasting,
+    passing,
+    single_threaded_blas,
+)
 
 SHAPE = (600, 600)
 
@@ -28,17 +36,43 @@ def test_blas_is_at_one_thread_until_the_last_caller_has_left():
     assert blas_threads() == before
 
 
-def test_who_comes_soon_finds_everything_as_it_was_left():
-    """Spans come one by one to a worker; no pass says there that it is over."""
-    with freed_memory_kept().and_after(0.5):
-        place = lasting(SHAPE).ctypes.data
-    assert not lasting((601, 601)).flags.owndata  # still as in a pass
-    with freed_memory_kept().and_after(0.1):
-        assert lasting(SHAPE).ctypes.data == place
+def until_memory_is_given_back():
     deadline = time.monotonic() + 60
     while not lasting(SHAPE).flags.owndata:
         assert time.monotonic() < deadline, "memory is kept for ever"
         time.sleep(0.05)
+
+
+def test_who_comes_soon_finds_everything_as_it_was_left():
+    """Spans come one by one to a worker; no pass says there that it is over."""
+    threads = threading.active_count()
+    with freed_memory_kept().and_after(3):
+        place = lasting(SHAPE).ctypes.data
+    for _ in range(20):
+        with freed_memory_kept().and_after(0.1):
+            assert lasting(SHAPE).ctypes.data == place
+    assert threading.active_count() <= threads + 1
+    until_memory_is_given_back()
+
+
+def test_memory_is_not_kept_for_other_work():
+    with freed_memory_kept():
+        keep_memory_only_for("a pass")
+        place = lasting(SHAPE).ctypes.data
+        keep_memory_only_for("a pass")
+        assert lasting(SHAPE).ctypes.data == place
+        keep_memory_only_for("another pass")
+        assert _sums._free == _rows._free == []
+
+
+def test_memory_is_given_back_at_once_where_no_thread_can_wait(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with freed_memory_kept().and_after(5):
+        assert not lasting(SHAPE).flags.owndata
+    assert lasting(SHAPE).flags.owndata
 
 
 def test_an_array_gets_the_memory_of_one_that_is_gone_with_all_its_views():

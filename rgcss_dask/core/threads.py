@@ -46,6 +46,7 @@ class _WhileAny:
 
     def __init__(self, begin: Callable[[ExitStack], None]) -> None:
         self._begin, self._lock, self._callers, self._end = begin, threading.Lock(), 0, ExitStack()
+        self._leaving, self._leave_at = False, 0.0
 
     def __enter__(self) -> None:
         with self._lock:
@@ -66,9 +67,30 @@ class _WhileAny:
         try:
             yield
         finally:
-            leaving = threading.Timer(seconds, self.__exit__)
-            leaving.daemon = True
-            leaving.start()
+            self._leave_after(seconds)
+
+    def _leave_after(self, seconds: float) -> None:
+        with self._lock:
+            self._leave_at = max(self._leave_at, time.monotonic() + seconds)
+            if self._leaving:  # a thread is inside for all who have left
+                self._callers -= 1
+                return
+            self._leaving = True
+        try:
+            threading.Thread(target=self._leave, daemon=True, name="rgcss-leave").start()
+        except RuntimeError:  # there can be no more threads
+            self._leaving = False
+            self.__exit__()
+
+    def _leave(self) -> None:
+        while True:
+            with self._lock:
+                wait = self._leave_at - time.monotonic()
+                self._leaving = wait > 0
+            if not self._leaving:
+                break
+            time.sleep(wait)
+        self.__exit__()
 
 
 def _limit_blas(end: ExitStack) -> None:
@@ -146,6 +168,11 @@ class _Pages:
                 free.remove(block)
         return block
 
+    def forget(self) -> None:
+        """Give back the blocks that are free."""
+        if self._free is not None:
+            self._free.clear()
+
     def _take_back(self, block: mmap.mmap) -> None:
         free = self._free
         if free is not None:
@@ -158,6 +185,7 @@ class _Pages:
 # Sums are of few sizes and wait for others. Rows come and go, and the last ones of a span are fewer than those before;
 # sums in their blocks would have them take more.
 _heap, _sums, _rows = _Heap(), _Pages(exact=True), _Pages(exact=False)
+_kept_for = ""
 
 
 def _keep_memory(end: ExitStack) -> None:
@@ -179,6 +207,15 @@ def freed_memory_kept() -> _WhileAny:
     The chunks of a pass come and go, all of one size; paging each in anew took an eighth of the time.
     """
     return _freed_memory_kept
+
+
+def keep_memory_only_for(work: str) -> None:
+    """Give back what was kept for other work, whose arrays had other sizes."""
+    global _kept_for
+    if work != _kept_for:
+        _kept_for = work
+        _sums.forget()
+        _rows.forget()
 
 
 def tidy_memory(read: int) -> None:

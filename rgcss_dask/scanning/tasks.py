@@ -18,7 +18,7 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.parts import Collector, Parts, Read
 from rgcss_dask.core.plan import Options, Plan
 from rgcss_dask.core.sparse_rows import SparseRows
-from rgcss_dask.core.threads import freed_memory_kept, single_threaded_blas, tidy_memory
+from rgcss_dask.core.threads import freed_memory_kept, keep_memory_only_for, single_threaded_blas, tidy_memory
 from rgcss_dask.scanning.checkpoint import Checkpoints
 from rgcss_dask.scanning.room import room_for
 from rgcss_dask.scanning.sight import Sights, check_here
@@ -197,6 +197,7 @@ def _own_process(job: Job) -> Iterator[None]:
     if job.worker_threads == 0:
         yield
     else:
+        keep_memory_only_for(job.token)
         with single_threaded_blas(), freed_memory_kept().and_after(NEXT_SPAN):
             yield
 

@@ -6,10 +6,9 @@ as decoding it, and what is freed of so many sizes leaves holes. Whatever is not
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,14 @@ from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
 from zarr.buffer.cpu import NDBuffer
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ZstdCodec
-from zarr.core.buffer import Buffer
+from zarr.core.common import concurrent_map
 from zarr.core.sync import sync
 
 from rgcss_dask.core.threads import passing
 
 # Zarr's codecs hand out new memory; those of numcodecs behind them take a place to decode into, and need no settings.
 _DECODERS: dict[type, Codec] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), Crc32cCodec: CRC32C(location="end")}
+_BLOSC_HEAD = 16  # bytes; among them how many there are decoded, and how many stored
 _ZSTD_MAGIC = (0xFD2FB528).to_bytes(4, "little")
 
 
@@ -47,25 +47,22 @@ class RowChunks:
             self._by_zarr(rows, start)
             return
         self._by_zarr(rows[: first * height - start], start)
-        at_once = 1 if self._folder else zarr.config.get("async.concurrency")
-        for some in (range(first, last)[i : i + at_once] for i in range(0, last - first, at_once)):
-            places = [rows[index * height - start :][:height] for index in some]
-            for index, place, stored in zip(some, places, self._stored(some, places[0].nbytes), strict=True):
-                if stored is None or not decode_into(place, stored, self._decoders):
-                    self._by_zarr(place, index * height)
+        chunks = self._stored(range(first, last), height * rows[0].nbytes)
+        for index in range(first, last):
+            place = rows[index * height - start :][:height]
+            if not decode_into(place, next(chunks), self._decoders):
+                self._by_zarr(place, index * height)
         self._by_zarr(rows[last * height - start :], last * height)
 
-    def _stored(self, indices: Sequence[int], size: int) -> list[NDArray[np.uint8] | None]:
-        """Return chunks as they are stored; None for one that Zarr is to look for."""
+    def _stored(self, indices: Sequence[int], size: int) -> Iterator[NDArray[np.uint8] | None]:
+        """Yield chunks as they are stored; None for one that Zarr is to look for."""
         path = f"{self._array.path}/" if self._array.path else ""
         keys = [path + self._array.metadata.encode_chunk_key((index, 0)) for index in indices]
         if self._folder:
-            return [_read_file(f"{self._folder}/{key}", size) for key in keys]
-        return [None if found is None else found.as_numpy_array() for found in sync(self._fetched(keys))]
-
-    async def _fetched(self, keys: list[str]) -> list[Buffer | None]:
-        store, prototype = self._array.store, default_buffer_prototype()
-        return await asyncio.gather(*(store.get(key, prototype) for key in keys))
+            return (_read_file(f"{self._folder}/{key}", size) for key in keys)
+        asked, prototype = zarr.config.get("async.concurrency"), default_buffer_prototype()
+        fetched = sync(concurrent_map([(key, prototype) for key in keys], self._array.store.get, asked))
+        return (None if found is None else found.as_numpy_array() for found in fetched)
 
     def _by_zarr(self, rows: NDArray[Any], start: int) -> None:
         if len(rows):
@@ -79,7 +76,7 @@ def _read_file(path: str, decoded: int) -> NDArray[np.uint8] | None:
             size = os.fstat(file.fileno()).st_size
             content = passing((max(size, decoded + decoded // 64),), np.uint8)[:size]
             return content if file.readinto(content.data) == size else None
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
 
 
@@ -100,23 +97,48 @@ def _decoders(array: zarr.Array[Any]) -> tuple[Codec, ...]:
     return tuple(_DECODERS[kind] for kind in kinds)
 
 
-def decode_into(place: NDArray[Any], stored: NDArray[np.uint8], decoders: Sequence[Codec]) -> bool:
+def decode_into(place: NDArray[Any], stored: NDArray[np.uint8] | None, decoders: Sequence[Codec]) -> bool:
     """Decode a chunk into its place, or return False if it does not say that it fills that place exactly."""
+    if stored is None:
+        return False
     *outer, last = decoders
     for decoder in outer:
-        stored = decoder.decode(stored)
+        stored = decoder.decode(_whole(stored, decoder))
     # A decoder leaves the end of a place that is too large as it was, and says nothing.
-    if decoded_size(stored, last) != place.nbytes:
+    if decoded_size(_whole(stored, last), last) != place.nbytes:
         return False
     last.decode(stored, out=place)
     return True
+
+
+def _whole(stored: NDArray[np.uint8], decoder: Codec) -> NDArray[np.uint8]:
+    if isinstance(decoder, Blosc):
+        check_blosc(stored)
+    return stored
+
+
+def check_blosc(stored: NDArray[np.uint8]) -> None:
+    """Refuse a chunk that was cut off: the decoder would go on in whatever memory comes after it."""
+    if len(stored) < _BLOSC_HEAD or _number(stored, 12) > len(stored):
+        raise ValueError(f"a chunk must be whole; this one was cut off after {len(stored):,} bytes")
+
+
+def ends_in_blosc(array: zarr.Array[Any]) -> bool:
+    """Tell whether chunks are as Blosc left them, without a checksum around."""
+    if array.metadata.zarr_format == 2:
+        return isinstance(array.metadata.compressor, Blosc)
+    return isinstance(array.metadata.codecs[-1], BloscCodec)
+
+
+def _number(stored: NDArray[np.uint8], at: int) -> int:
+    return int.from_bytes(bytes(stored[at : at + 4]), "little")
 
 
 def decoded_size(stored: NDArray[np.uint8], decoder: Codec) -> int | None:
     """Return how many bytes a chunk has when it is decoded, if its head says so."""
     head = bytes(stored[:18])
     if isinstance(decoder, Blosc):
-        return int.from_bytes(head[4:8], "little") if len(head) >= 8 else None
+        return _number(stored, 4) if len(head) >= 8 else None
     if len(head) < 5 or head[:4] != _ZSTD_MAGIC:
         return None
     # RFC 8878, 3.1.1.1: a byte of flags, the window unless it is one segment, the dictionary's name, and the size.

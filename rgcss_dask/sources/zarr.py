@@ -22,7 +22,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, Zip
 from rgcss_dask.core.plan import Cuts
 from rgcss_dask.core.threads import passing
 from rgcss_dask.sources.base import Reading, Source, crc32, even_cuts
-from rgcss_dask.sources.chunks import RowChunks
+from rgcss_dask.sources.chunks import RowChunks, check_blosc, ends_in_blosc
 from rgcss_dask.storage.files import filesystem, is_url
 from rgcss_dask.storage.remote import METADATA, fsspec_store, named, url_store
 from rgcss_dask.storage.retrying import Retry, StoreError
@@ -46,7 +46,7 @@ class ZarrSource(Source):
         self._store = innermost(array.store)
         self.address, self.shape, self.dtype = address, array.shape, np.dtype(array.dtype)  # type: ignore[assignment]
         self.names = _column_names(array)
-        self._array = filled_array(array) if missing == "fill" else strict_array(array)
+        self._array = whole_array(filled_array(array) if missing == "fill" else strict_array(array))
         self._chunks = RowChunks(self._array, _folder(array.store))
         self._unit = array.shards or array.chunks  # rows, columns, ... of what is stored as one object
         self.waits = isinstance(self._store, FsspecStore) and not is_process_local(self._store)
@@ -179,6 +179,16 @@ class _StrictStore(WrapperStore[Store]):
         return value
 
 
+class _WholeStore(WrapperStore[Store]):
+    """A store in which a chunk of Blosc that was cut off is an error, not whatever memory comes after it."""
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        value = await super().get(key, prototype, byte_range)
+        if value is not None and byte_range is None and key.rsplit("/", 1)[-1] not in METADATA:
+            check_blosc(value.as_numpy_array())
+        return value
+
+
 class _FilledStore(WrapperStore[Store]):
     """A store in which a chunk may be absent, but not be listed and then not be found: that is a store that fails."""
 
@@ -258,6 +268,14 @@ def filled_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
         return array
     inner = _FilledStore(named(array.store), array.path)
     return zarr.open_array(inner, path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
+
+
+def whole_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
+    """Return the array such that a chunk that was cut off is an error also where its codec does not see it."""
+    if not ends_in_blosc(array):
+        return array
+    zarr_format = array.metadata.zarr_format
+    return zarr.open_array(_WholeStore(array.store), path=array.path, mode="r", zarr_format=zarr_format)
 
 
 def strict_group(group: zarr.Group) -> zarr.Group:
