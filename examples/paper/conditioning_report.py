@@ -210,7 +210,7 @@ def _digit(data: Figures) -> str:
     return (
         f"- **MNIST: {title}.** The printed means of GCSS, from {number(least)} up, are not those of pixels: ours are "
         f"at most {number(most)}, and GCSS and RGCSS pick the same columns in "
-        f"{_agreement(data, keys, 'rgcss'):.0%} of the samplings, for with hundreds of rows lambda = 1 is no penalty. "
+        f"{_agreement(data, keys):.0%} of the samplings, for with hundreds of rows lambda = 1 is no penalty. "
         f"The printed figures need a picked column within {min(needs):.1f} to {max(needs):.1f} grey levels (root mean "
         f"square, of 255) of the span of the others; the nearest pixel in ours is {min(ours):.0f}. The digit, 0 to 9, "
         "divided by 255 with the pixels beside it, is as faint as that. GCSS does not mind how faint a column is, only "
@@ -257,9 +257,9 @@ def _nearness(data: Figures, key: Key) -> tuple[float, float]:
     return needed, 255 * float((largest / data.get(share, label, f"gcss_{k}")).min())
 
 
-def _agreement(data: Figures, keys: list[Key], way: str) -> float:
-    """Say in which share of the samplings this way has the same condition number as GCSS."""
-    same = [np.mean(data.get(s, d, f"gcss_{k}") == data.get(s, d, f"{way}_{k}")) for s, d, k in keys]
+def _agreement(data: Figures, keys: list[Key]) -> float:
+    """Say in which share of the samplings RGCSS has the same condition number as GCSS."""
+    same = [np.mean(data.get(s, d, f"gcss_{k}") == data.get(s, d, f"rgcss_{k}")) for s, d, k in keys]
     return float(np.mean(same))
 
 

@@ -86,9 +86,9 @@ class _WhileAny:
         while True:
             with self._lock:
                 wait = self._leave_at - time.monotonic()
-                self._leaving = wait > 0
-            if not self._leaving:
-                break
+                if wait <= 0:
+                    self._leaving = False  # from here on another thread may be the one
+                    break
             time.sleep(wait)
         self.__exit__()
 

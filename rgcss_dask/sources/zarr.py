@@ -298,7 +298,7 @@ def local_paths(store: Store, inside: str) -> tuple[str, ...]:
 
 def _folder(store: Store) -> str | None:
     """Return the folder of a store that is nothing more; what is wrapped around it may change what is read."""
-    return os.fspath(store.root) if isinstance(store, LocalStore) and type(store) is LocalStore else None
+    return os.fspath(store.root) if type(store) is LocalStore else None
 
 
 def innermost(store: Store) -> Store:
