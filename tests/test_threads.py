@@ -11,6 +11,7 @@ import rgcss_dask as rg
 from rgcss_dask.core.threads import (
     _rows,
     _sums,
+    _WhileAny,
     freed_memory_kept,
     keep_memory_only_for,
     lasting,
@@ -53,6 +54,33 @@ def test_who_comes_soon_finds_everything_as_it_was_left():
             assert lasting(SHAPE).ctypes.data == place
     assert threading.active_count() <= threads + 1
     until_memory_is_given_back()
+
+
+def test_one_who_comes_in_the_moment_of_leaving_leaves_too():
+    class Lock:
+        """Lets somebody in as soon as the thread that waits has let go of it."""
+
+        def __init__(self):
+            self.lock, self.left = threading.Lock(), 0
+
+        def __enter__(self):
+            self.lock.acquire()
+
+        def __exit__(self, *error):
+            self.lock.release()
+            if threading.current_thread().name == "rgcss-leave" and not state._leaving and not self.left:
+                self.left = 1
+                with state.and_after(0.1):
+                    pass
+
+    state = _WhileAny(lambda end: None)
+    state._lock = Lock()
+    with state.and_after(0.01):
+        pass
+    deadline = time.monotonic() + 60
+    while state._callers or not state._lock.left:
+        assert time.monotonic() < deadline, "somebody is still inside"
+        time.sleep(0.01)
 
 
 def test_memory_is_not_kept_for_other_work():
