@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from rgcss_dask.core import kernels
+from rgcss_dask.core import kernels, steps
 from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.core.workers import Workers
 
@@ -19,9 +19,7 @@ Array = NDArray[np.float64]
 # Squares of entries must neither overflow nor vanish; within this range nothing needs scaling.
 _SAFE = 2.0**200
 # Rows and columns of G refreshed by one thread at a time: two temporaries of this size fit its cache.
-_TILE = 192
-# Partial sums over the rows of a factor; fixed, so that the bits do not depend on the number of threads.
-_FACTOR_PARTS = 8
+_TILE = 256
 
 
 @dataclass
@@ -44,6 +42,8 @@ class Base(Protocol):
     n: int
     unit: float
     diagonal: Array  # (n,)
+    matrix: Array  # G, or a factor of it
+    product_step: int  # the step that multiplies by G
 
     def column(self, w: int) -> Array:
         """Return column ``w`` of G."""
@@ -67,30 +67,27 @@ class Base(Protocol):
 class Gram:
     """G itself, n x n."""
 
+    product_step = steps.PRODUCT
+
     def __init__(self, G: Array) -> None:
         self.n = len(G)
         diagonal = np.diagonal(G)
         self.unit = _unit(float(diagonal.max(initial=0.0)))
-        self._G = np.ascontiguousarray(G if self.unit == 1.0 else G / self.unit)
-        self.diagonal = np.diagonal(self._G).copy()
+        self.matrix = np.ascontiguousarray(G if self.unit == 1.0 else G / self.unit)
+        self.diagonal = np.diagonal(self.matrix).copy()
 
     def column(self, w: int) -> Array:
-        return self._G[w]
+        return self.matrix[w]
 
     def multiply(self, X: Array, workers: Workers) -> Array:
-        if len(X) > 2:  # several lambdas: arithmetic more than reading, and BLAS is best at that
-            out = np.empty_like(X)
-            bands = _split(self.n, workers.count)
-            workers.map(lambda a, b: np.matmul(X, self._G[:, a:b], out=out[:, a:b]), bands)
-            return out
-        parts = _triangle_parts(self.n)
-        outs = np.zeros((len(parts), *X.shape))
-        workers.map(kernels.multiply_pair, ((self._G, X, outs[i], a, b) for i, (a, b) in enumerate(parts)))
-        return outs.sum(axis=0) if len(parts) > 1 else outs[0]
+        out = np.empty_like(X)
+        bands = split(self.n, workers.count)
+        workers.map(lambda a, b: np.matmul(X, self.matrix[:, a:b], out=out[:, a:b]), bands)
+        return out
 
     def first_sums(self, workers: Workers) -> Sums:
         squares = np.empty(self.n)
-        workers.map(kernels.row_squares, ((self._G, squares, a, b) for a, b in _split(self.n, workers.count)))
+        workers.map(kernels.row_squares, ((self.matrix, squares, a, b) for a, b in split(self.n, workers.count)))
         return Sums(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
 
     def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
@@ -99,32 +96,29 @@ class Gram:
 
         def band(top: int) -> Sums:
             part = Sums(*np.zeros((4, self.n)))
-            room = np.empty((2, _TILE, _TILE))
+            room = np.empty((2, _TILE * _TILE))
             bottom = min(top + _TILE, self.n)
             for left in range(top, self.n, _TILE):
                 right = min(left + _TILE, self.n)
-                C, D = room[:, : bottom - top, : right - left]
+                C, D = (tile[: (bottom - top) * (right - left)].reshape(bottom - top, -1) for tile in room)
                 np.matmul(Y[:, top:bottom].T, Y[:, left:right], out=C)
                 np.matmul(scaled[:, top:bottom].T, W[:, left:right], out=D)
-                tile = self._G[top:bottom, left:right]
-                kernels.tile_sums(tile, C, D, mask, top, left, part.eta, part.rho, part.diag_h, part.diag_r)
+                kernels.tile_sums(self.matrix, C, D, mask, top, left, part.eta, part.rho, part.diag_h, part.diag_r)
             return part
 
-        # As many at once as there are threads, added in order: the same bits for any number of threads.
-        tops = range(0, self.n, _TILE)
-        for i in range(0, len(tops), workers.count):
-            for part in workers.map(band, ((top,) for top in tops[i : i + workers.count])):
-                fresh.eta += part.eta
-                fresh.rho += part.rho
-                fresh.diag_h += part.diag_h
-                fresh.diag_r += part.diag_r
+        # Added in order: the same bits for any number of threads.
+        for part in workers.map(band, ((top,) for top in range(0, self.n, _TILE))):
+            fresh.eta += part.eta
+            fresh.rho += part.rho
+            fresh.diag_h += part.diag_h
+            fresh.diag_r += part.diag_r
         return fresh
 
     def rows(self, picks: NDArray[np.intp]) -> Array:
-        return self._G[picks] * self.unit
+        return self.matrix[picks] * self.unit
 
     def spectrum(self) -> Array:
-        return np.maximum(scipy.linalg.eigvalsh(self._G)[::-1], 0.0) * self.unit
+        return np.maximum(scipy.linalg.eigvalsh(self.matrix)[::-1], 0.0) * self.unit
 
 
 class Factor:
@@ -134,6 +128,8 @@ class Factor:
     rows themselves, a triangular factor, a sketch. A block with more rows than columns is first reduced to its
     triangular factor.
     """
+
+    product_step = steps.FACTOR_PRODUCT
 
     def __init__(self, F: ArrayLike) -> None:
         block = np.asarray(F)
@@ -149,29 +145,24 @@ class Factor:
         if block.shape[0] > block.shape[1]:
             block = np.asarray(np.linalg.qr(block, mode="r"))
         self.n = block.shape[1]
-        self._F = np.ascontiguousarray(block)
+        self.matrix = np.ascontiguousarray(block)
         self.diagonal = np.einsum("ij,ij->j", block, block)
         self.unit = root * root
 
     def column(self, w: int) -> Array:
-        return self._F[:, w] @ self._F
+        return self.matrix[:, w] @ self.matrix
 
     def multiply(self, X: Array, workers: Workers) -> Array:
-        parts = list(_split(len(self._F), _FACTOR_PARTS))
-        if len(X) != 2:
-            return np.sum([(X @ self._F[a:b].T) @ self._F[a:b] for a, b in parts], axis=0)
-        outs = np.empty((len(parts), 2, self.n))
-        workers.map(kernels.multiply_pair_by_factor, ((self._F, X, outs[i], a, b) for i, (a, b) in enumerate(parts)))
-        return outs.sum(axis=0)
+        return (X @ self.matrix.T) @ self.matrix
 
     def first_sums(self, workers: Workers) -> Sums:
-        F = self._F
+        F = self.matrix
         squares = np.einsum("ij,ij->j", F, (F @ F.T) @ F)
         return Sums(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
 
     def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
         """Recompute from the residual E = F - F_S W itself: H = F'E and R = E'E, so the sums need m x m only."""
-        F = self._F
+        F = self.matrix
         E = F - F[:, picks] @ W
         counted = F * mask
         eta = np.einsum("ij,ij->j", E, (counted @ F.T) @ E)
@@ -179,10 +170,10 @@ class Factor:
         return Sums(eta, rho, np.einsum("ij,ij->j", F, E), np.einsum("ij,ij->j", E, E))
 
     def rows(self, picks: NDArray[np.intp]) -> Array:
-        return (self._F[:, picks].T @ self._F) * self.unit
+        return (self.matrix[:, picks].T @ self.matrix) * self.unit
 
     def spectrum(self) -> Array:
-        values = np.linalg.svd(self._F, compute_uv=False) ** 2 * self.unit
+        values = np.linalg.svd(self.matrix, compute_uv=False) ** 2 * self.unit
         return np.concatenate([values, np.zeros(self.n - len(values))])
 
 
@@ -191,15 +182,8 @@ def _unit(largest: float) -> float:
     return 1.0 if largest == 0.0 or 1.0 / _SAFE < largest < _SAFE else 2.0 ** round(np.log2(largest))
 
 
-def _split(n: int, parts: int) -> list[tuple[int, int]]:
+def split(n: int, parts: int) -> list[tuple[int, int]]:
     """Cut n rows into parts, none too small to be worth a thread."""
     parts = min(parts, max(1, n // 128))
     edges = [n * i // parts for i in range(parts + 1)]
     return [(a, b) for a, b in pairwise(edges) if b > a]
-
-
-def _triangle_parts(n: int) -> list[tuple[int, int]]:
-    """Cut the rows of a lower triangle into parts of equal area; one if that is done before a thread wakes up."""
-    parts = 1 if n < 1500 else 4
-    edges = [int(n * (i / parts) ** 0.5) // 4 * 4 for i in range(parts)] + [n]
-    return list(pairwise(edges))

@@ -11,9 +11,9 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from rgcss_dask.core import evaluate, kernels
+from rgcss_dask.core import evaluate, kernels, steps
 from rgcss_dask.core.accumulate import check_real, is_whole
-from rgcss_dask.core.gram import Base, Factor, Gram, Sums
+from rgcss_dask.core.gram import Base, Factor, Gram, Sums, split
 from rgcss_dask.core.moments import Moments, column_indices
 from rgcss_dask.core.selection import Selection, Stop
 from rgcss_dask.core.threads import single_threaded_blas
@@ -28,8 +28,6 @@ OBJECTIVES = ("unselected", "all")
 _TIE = 1e-12
 # A refresh is due when the loss has fallen to this share of the loss at the last one.
 _REFRESH_SHARE = 1e-3
-# Factors are read in vectors of this many picks; those not yet made are zero.
-_LANES = 16
 
 
 Source = Moments | ArrayLike | Factor
@@ -119,8 +117,8 @@ def select(
     rules = _Rules(base, k, objective, include, exclude, names, stop or Stop())
     lams = [evaluate.checked_lambda(value) for value in np.atleast_1d(np.asarray(lam, dtype=np.float64))]
     spectrum = base.spectrum() if bound or rules.stop.bound is not None else None
-    paths = [_Path(base, rules, value, spectrum) for value in lams]
     with Workers() as workers, single_threaded_blas():
+        paths = [_Path(base, rules, value, spectrum) for value in lams]
         _walk(base, paths, workers)
     done = [path.result(names, mu, sigma) for path in paths]
     _warn(done, k, base)
@@ -131,18 +129,22 @@ def _walk(base: Base, paths: list[_Path], workers: Workers) -> None:
     """Let all paths pick in step, so that they share each read of G."""
     first = base.first_sums(workers)
     for path in paths:
-        path.begin(first.copy())
-    running = _advanced(paths, [None] * len(paths), workers)
+        path.begin(first, workers, alone=len(paths) == 1)
+    running = _advanced(paths, workers)
     while running:
-        moving = [path.masked for path in running if path.moved]
-        products = base.multiply(np.concatenate(moving), workers) if moving else np.empty((0, base.n))
-        pairs = iter(products.reshape(-1, 2, base.n))
-        running = _advanced(running, [next(pairs) if path.moved else None for path in running], workers)
+        moving = [path for path in running if path.moved]
+        if len(paths) == 1 and moving:
+            paths[0].multiply()
+        elif moving:  # arithmetic more than reading, and BLAS is best at that
+            products = base.multiply(np.concatenate([path.state.masked for path in moving]), workers)
+            for path, product in zip(moving, products.reshape(-1, 2, base.n), strict=True):
+                path.state.product[:] = product
+        running = _advanced(running, workers)
 
 
-def _advanced(paths: list[_Path], products: Sequence[Array | None], workers: Workers) -> list[_Path]:
+def _advanced(paths: list[_Path], workers: Workers) -> list[_Path]:
     """Let the paths make a step each, and return those that go on."""
-    going = workers.map(_Path.advance, ((path, given, workers) for path, given in zip(paths, products, strict=True)))
+    going = workers.map(_Path.advance, ((path, workers) for path in paths))
     return [path for path, goes in zip(paths, going, strict=True) if goes]
 
 
@@ -186,24 +188,19 @@ class _Path:
     """
 
     def __init__(self, base: Base, rules: _Rules, lam: float, spectrum: Array | None) -> None:
-        n, room = base.n, -(-rules.k // _LANES) * _LANES
         self.lam = lam
         # Beyond 2^300 times the data lambda changes no pick any more, and alpha^2 must stay finite.
         self._lam = min(lam / base.unit, 2.0**300 * max(float(base.diagonal.max(initial=0.0)), 1.0))
         self._base, self._rules = base, rules
         self._drops = rules.objective == "unselected"  # a picked column no longer counts in the loss
         self._spectrum = spectrum
-        self._floor = 4 * n * EPS * base.diagonal
+        self._floor = 4 * base.n * EPS * base.diagonal
         self._free = rules.candidate.copy()
-        self._mask = np.ones(n)  # which columns count in the loss
-        self._U, self._V = _Growing(n, room), _Growing(n, room)
-        self._alpha, self._own = np.ones(room), np.zeros(room)
-        self._gain = np.empty(n)
-        self._past = 0  # picks behind, in whole vectors
-        self._h, self._r = np.empty((2, n))
-        self._dots, self._squares = np.empty((3, room)), np.empty(2)
-        self.masked = np.empty((2, n))
+        self._gain = np.empty(base.n)
+        self.state = steps.State.of(base.matrix, rules.k)
+        self.state.now[steps.DROPS] = self._drops
         self.moved = False
+        self._exact = 0.0
         self._columns: list[int] = []
         self._losses: list[float] = []
         self._loss = self._start = self._refreshed_at = float(base.diagonal.sum())
@@ -211,19 +208,21 @@ class _Path:
         self._fresh = True  # no pick since the sums were computed from G
         self._end = False
 
-    def begin(self, sums: Sums) -> None:
-        """Take the sums before the first pick."""
-        self._sums = sums
+    def begin(self, sums: Sums, workers: Workers, *, alone: bool) -> None:
+        """Take the sums before the first pick; a path that is alone has all threads to itself."""
+        self._team = workers.team(self.state, alone=alone)
+        self._set(sums)
 
-    def advance(self, products: Array | None, workers: Workers) -> bool:
-        """Settle the last pick and make the next, while the factors are in cache; False when there is none to make.
-
-        ``products`` is G times the masked h and r of the last pick, None if that changed nothing.
-        """
-        if products is not None:
-            self.update(products)
+    def advance(self, workers: Workers) -> bool:
+        """Settle the last pick and make the next, while the factors are in cache; False when there is none to make."""
+        if self.moved:
+            self.update()
             self.settle(workers)
         return not (self._columns and self.finished()) and self.pick(workers)
+
+    def multiply(self) -> None:
+        """Multiply G by the masked h and r."""
+        self._team.take(self._base.product_step)
 
     def pick(self, workers: Workers) -> bool:
         """Choose the next column and find its column of H and R; False when none is left to choose."""
@@ -240,13 +239,12 @@ class _Path:
         return True
 
     def _choose(self) -> int | None:
-        t = len(self._columns)
-        sums = self._sums
+        t, state = len(self._columns), self.state
         best = kernels.best_gain(
-            sums.eta,
-            sums.rho,
-            sums.diag_h,
-            sums.diag_r,
+            state.eta,
+            state.rho,
+            state.diag_h,
+            state.diag_r,
             self._floor,
             self._free,
             self._lam,
@@ -256,46 +254,35 @@ class _Path:
         )
         if t < len(self._rules.include):
             return int(self._rules.include[t])
-        if self._lam == 0.0 and not np.any(self._free & (sums.diag_h > self._floor)):
+        if self._lam == 0.0 and not np.any(self._free & (state.diag_h > self._floor)):
             return None  # the rank is used up: what is left would be chosen by rounding
         return int(best)
 
     def _look(self, w: int) -> bool:
-        """Find h and r, columns ``w`` of H and R; False if there is nothing left in that column.
+        """Find h and r, columns ``w`` of H and R, and its exact gain; False if there is nothing left in that column.
 
         Picking such a column changes nothing: its factors stay zero.
         """
-        self.moved = bool(self._sums.diag_h[w] > self._floor[w])
+        state = self.state
+        self.moved = bool(state.diag_h[w] > self._floor[w])
         if self.moved:
-            t = self._past
-            U, V = self._U.rows, self._V.rows
-            on_u = self._alpha[:t] * U[w, :t]
-            on_r = self._alpha[:t] * V[w, :t] + self._own[:t] * U[w, :t]
-            kernels.residual_column(
-                self._base.column(w),
-                U,
-                V,
-                t,
-                on_u,
-                on_r,
-                self._mask,
-                w if self._drops else -1,
-                self._h,
-                self._r,
-                self.masked,
-                self._dots,
-                self._squares,
-            )
+            state.now[steps.COLUMN_AT] = w
+            state.g[:] = self._base.column(w)
+            self._team.take(steps.COLUMN)
+            self._exact = self._exact_gain(w)
         return self.moved
 
     def _exact_gain(self, w: int) -> float:
         """Work out the gain of ``w`` from its own column instead of from the tracked sums."""
-        alpha, own = self._lam + self._h[w], self._r[w]
-        gain = 2.0 * self._squares[1] / alpha - own / alpha * (self._squares[0] / alpha)
-        return float(gain + own if self._drops else gain)
+        state = self.state
+        alpha, own = self._lam + float(state.h[w]), float(state.r[w])
+        xx, xy = state.squares.tolist()
+        gain = 2.0 * xy / alpha - own / alpha * (xx / alpha)
+        return gain + own if self._drops else gain
 
     def _trusted(self, w: int) -> bool:
-        exact = self._exact_gain(w)
+        """Say whether the tracked gain of ``w`` agrees with the exact one."""
+        exact = self._exact
         tolerance = max(1e-6, 64 * EPS * self._start / self._loss) if self._loss > 0 else np.inf
         return bool(abs(exact - self._gain[w]) <= tolerance * abs(exact))
 
@@ -303,37 +290,20 @@ class _Path:
         """Make ``w`` a pick: the loss, and what still counts."""
         if self.moved:
             t = len(self._columns)
-            self._loss = max(self._loss - self._exact_gain(w), 0.0)
-            self._alpha[t], self._own[t] = self._lam + self._h[w], self._r[w]
+            self._loss = max(self._loss - self._exact, 0.0)
+            self.state.alpha[t], self.state.own[t] = self._lam + self.state.h[w], self.state.r[w]
         if self._drops:
-            self._mask[w] = 0.0
+            self.state.mask[w] = 0.0
         self._free[w] = False
         self._columns.append(w)
         self._losses.append(self._loss)
 
-    def update(self, products: Array) -> None:
+    def update(self) -> None:
         """Bring the factors and the sums up to date, given G times the masked h and r."""
-        t, sums = len(self._columns) - 1, self._sums
-        kernels.update_scores(
-            self._U.widened(t + 1),
-            self._V.widened(t + 1),
-            self._past,
-            t,
-            self._alpha,
-            self._own,
-            float(self._drops),
-            self._dots,
-            self._h,
-            self._r,
-            self._squares,
-            products[0],
-            products[1],
-            sums.eta,
-            sums.rho,
-            sums.diag_h,
-            sums.diag_r,
-        )
-        self._past = -(-len(self._columns) // _LANES) * _LANES
+        picks, state = len(self._columns), self.state
+        state.now[steps.PICK] = picks - 1
+        self._team.take(steps.SCORES)
+        state.now[steps.PAST] = steps.whole_vectors(picks)
         self._fresh = False
 
     def settle(self, workers: Workers) -> None:
@@ -344,24 +314,27 @@ class _Path:
 
     def refresh(self, workers: Workers) -> None:
         """Recompute the sums and the loss from G and the picks; the recurrences lose digits, G does not."""
-        t = len(self._columns)
+        self._team.dismiss()
+        state, t = self.state, len(self._columns)
         picks = np.array(self._columns, dtype=np.intp)
-        Y = np.zeros((t, self._base.n))
-        U = self._U.rows
-        made = min(t, U.shape[1])  # picks that had nothing left to add have no column
-        np.multiply(U[:, :made].T, np.sqrt(self._alpha[:made, None]), out=Y[:made])
-        L = np.tril(Y[:, picks].T, -1) + np.diag(np.sqrt(self._alpha[:t]))
+        Y = np.multiply(state.u(t).T, np.sqrt(state.alpha[:t, None]), order="C")
+        L = np.tril(Y[:, picks].T, -1) + np.diag(np.sqrt(state.alpha[:t]))
         W = scipy.linalg.solve_triangular(L, Y, lower=True, trans=1) if t else Y
-        self._sums = self._base.sums(picks, Y, W, self._lam, self._mask, workers)
+        sums = self._base.sums(picks, Y, W, self._lam, state.mask, workers)
         # Rounding in G reaches H and R magnified by the weights: below that nothing can be told from it.
         roots = np.sqrt(self._base.diagonal)
         rounding = EPS * (roots + np.abs(W).T @ roots[picks]) ** 2
         self._floor = np.maximum(self._floor, rounding)
-        self._sums.diag_r[self._sums.diag_r <= rounding] = 0.0
-        self._loss = float(self._sums.diag_r @ self._mask)
+        sums.diag_r[sums.diag_r <= rounding] = 0.0
+        self._set(sums)
+        self._loss = float(sums.diag_r @ state.mask)
         self._fresh = True
         self._refreshed_at = self._loss
         self._refreshes += 1
+
+    def _set(self, sums: Sums) -> None:
+        self.state.eta[:], self.state.rho[:] = sums.eta, sums.rho
+        self.state.diag_h[:], self.state.diag_r[:] = sums.diag_h, sums.diag_r
 
     def finished(self) -> bool:
         """Say whether k is reached or a stopping rule is met."""
@@ -396,26 +369,6 @@ class _Path:
         )
 
 
-class _Growing:
-    """Factors (n, t) that widen with the picks, so that their rows have no gaps and reading them keeps up with memory.
-
-    All room for them is taken at first, and paged in as it is used.
-    """
-
-    def __init__(self, n: int, room: int) -> None:
-        self._room = np.zeros(n * room)
-        self.rows = self._room[: n * _LANES].reshape(n, _LANES)
-
-    def widened(self, picks: int) -> Array:
-        """Return the factors with room for so many picks; what is new is zero."""
-        n, width = self.rows.shape
-        if picks > width:
-            wider = -(-picks // _LANES) * _LANES
-            kernels.widen(self._room, n, width, wider)
-            self.rows = self._room[: n * wider].reshape(n, wider)
-        return self.rows
-
-
 def _base(
     source: Source, center: bool | ArrayLike, scale: float | str | ArrayLike | None
 ) -> tuple[Base, tuple[str, ...] | None, Array | None, Array | None]:
@@ -441,7 +394,9 @@ def checked_gram(source: ArrayLike) -> Array:
         )
     G = np.ascontiguousarray(G, dtype=np.float64)
     diagonal = np.diagonal(G)
-    asymmetry = kernels.asymmetry(G)
+    with Workers() as workers:
+        bands = split(len(G), 4 * workers.count)
+        asymmetry = float(np.max(workers.map(kernels.asymmetry, ((G, a, b) for a, b in bands))))
     if not np.isfinite(asymmetry) and not np.all(np.isfinite(G)):
         i, j = (int(x) for x in np.argwhere(~np.isfinite(G))[0])
         raise ValueError(f"a Gram must be finite; entry ({i}, {j}) is {G[i, j]}. Leave out or fill such rows first.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import mmap
 import os
@@ -93,8 +94,13 @@ class _WhileAny:
         self.__exit__()
 
 
+@functools.cache  # looking for them takes a millisecond; those of NumPy and SciPy have long been loaded
+def _blas_libraries() -> ThreadpoolController:
+    return ThreadpoolController().select(user_api="blas")
+
+
 def _limit_blas(end: ExitStack) -> None:
-    end.enter_context(ThreadpoolController().limit(limits=1, user_api="blas"))
+    end.enter_context(_blas_libraries().limit(limits=1))
 
 
 class _Heap:

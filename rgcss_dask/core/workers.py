@@ -1,44 +1,48 @@
-"""A few threads for kernels that release the GIL, kept awake between the many short calls of a selection."""
+"""A few threads for kernels that release the GIL."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
+from rgcss_dask.core import steps
 from rgcss_dask.core.threads import available_cpus
 
-# Waking a sleeping thread takes as long as a small product, so an idle one looks for work a little while first.
-_AWAKE = 5e-4
-_PENDING = object()
+# Entries of a matrix: with fewer a pick is made before another thread has come.
+_WORTH_A_TEAM = 512**2
 
 
 class _Batch:
     """Jobs that any thread may take, one after the other, until none is left."""
 
-    def __init__(self, function: Callable[..., Any], jobs: list[tuple[Any, ...]]) -> None:
-        self._function, self._jobs = function, jobs
-        self._turns = iter(range(len(jobs)))
-        self.results: list[Any] = [_PENDING] * len(jobs)
+    def __init__(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> None:
+        self._function, self.jobs = function, list(jobs)
+        self._turns = iter(range(len(self)))
+        self._done = threading.Semaphore(0)
+        self._results: list[Any] = [None] * len(self)
         self.error: BaseException | None = None
+
+    def __len__(self) -> int:
+        return len(self.jobs)
 
     def work(self) -> None:
         """Take jobs until there are no more; a late thread finds none and leaves."""
         for turn in self._turns:
             try:
-                self.results[turn] = self._function(*self._jobs[turn])
+                self._results[turn] = self._function(*self.jobs[turn])
             except BaseException as error:
-                self.error, self.results[turn] = error, None
+                self.error = error
+            self._done.release()
 
     def wait(self) -> list[Any]:
         """Wait for the jobs that other threads are still at; raise what any of them raised."""
-        while any(result is _PENDING for result in self.results):
-            time.sleep(0)
+        for _ in range(len(self)):
+            self._done.acquire()
         if self.error is not None:
             raise self.error
-        return self.results
+        return self._results
 
 
 class Workers:
@@ -47,14 +51,15 @@ class Workers:
     def __init__(self) -> None:
         self.count = available_cpus()
         self._inbox: SimpleQueue[_Batch | None] = SimpleQueue()
-        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(self.count - 1)]
+        self._threads: list[threading.Thread] = []  # they come with the first work for them
+        self._teams: list[Team] = []
 
     def __enter__(self) -> Workers:
-        for thread in self._threads:
-            thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        for team in self._teams:
+            team.dismiss()
         for _ in self._threads:
             self._inbox.put(None)
         for thread in self._threads:
@@ -62,21 +67,54 @@ class Workers:
 
     def map(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> list[Any]:
         """Call ``function(*job)`` for every job and return the results in order; jobs may call `map` themselves."""
-        batch = _Batch(function, list(jobs))
-        for _ in range(min(self.count, len(batch.results)) - 1):
-            self._inbox.put(batch)
+        batch = _Batch(function, jobs)
+        if len(batch) == 1:
+            return [function(*batch.jobs[0])]
+        self.post(batch, min(self.count, len(batch)) - 1)
         batch.work()
         return batch.wait()
 
+    def team(self, state: steps.State, *, alone: bool) -> Team:
+        """Return the threads to take the steps of a path with: if that is alone and large, all of them."""
+        size = min(self.count, steps.PARTS) if alone and state.matrix.size >= _WORTH_A_TEAM else 1
+        self._teams.append(Team(self, size, state))
+        return self._teams[-1]
+
+    def post(self, batch: _Batch, threads: int) -> None:
+        """Let so many threads work at the jobs of a batch."""
+        while len(self._threads) < threads:
+            thread = threading.Thread(target=self._serve, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        for _ in range(threads):
+            self._inbox.put(batch)
+
     def _serve(self) -> None:
-        while (batch := self._next()) is not None:
+        while (batch := self._inbox.get()) is not None:
             batch.work()
 
-    def _next(self) -> _Batch | None:
-        asleep = time.perf_counter() + _AWAKE
-        while time.perf_counter() < asleep:
-            try:
-                return self._inbox.get_nowait()
-            except Empty:
-                time.sleep(0)
-        return self._inbox.get()
+
+class Team:
+    """Threads that take steps side by side with the calling one.
+
+    They come with the first step and then wait for the next one busily, which keeps others from their CPUs: dismiss
+    them before any longer work that is not a step.
+    """
+
+    def __init__(self, workers: Workers, size: int, state: steps.State) -> None:
+        self._workers, self._size, self._state = workers, size, state
+        self._board = steps.board()
+        self._present = False
+
+    def take(self, step: int) -> None:
+        """Take one of the steps of `steps` together."""
+        if not self._present:
+            self._board, self._present = steps.board(), True
+            helpers = _Batch(steps.assist, ((self._board, me, self._size, self._state) for me in range(1, self._size)))
+            self._workers.post(helpers, self._size - 1)
+        steps.lead(self._board, self._size, step, self._state)
+
+    def dismiss(self) -> None:
+        """Let the threads go; they come back with the next step."""
+        steps.end(self._board)
+        self._present = False
