@@ -28,6 +28,8 @@ OBJECTIVES = ("unselected", "all")
 _TIE = 1e-12
 # A refresh is due when the loss has fallen to this share of the loss at the last one.
 _REFRESH_SHARE = 1e-3
+# Products up to which two at a time, from half of G, are faster than all with BLAS, and from how many entries of it on.
+_FEW, _LARGE = 6, 2**19
 
 
 Source = Moments | ArrayLike | Factor
@@ -82,13 +84,14 @@ def select(
 
     With C the picked columns, the loss is the squared norm of A - C (C'C + lam I)^-1 C'A, over the columns not
     picked (``objective="unselected"``) or over all of them (``"all"``). ``lam=0`` is plain greedy column subset
-    selection. Time O(k n^2): each pick reads the Gram once; memory one Gram and 2 k n numbers for each lambda.
+    selection. Time O(k n^2): each pick reads half of the Gram once; memory one Gram and 2 k n numbers, or up to 5 k n
+    for each of several lambdas.
 
     Parameters
     ----------
     source : `Moments`, an n x n Gram, or `Factor` of a wide block.
     k : how many columns, those in ``include`` counted.
-    lam : lambda on the prepared Gram, or several: all paths then share each read of the Gram.
+    lam : lambda on the prepared Gram, or several: their paths then share the reads of the Gram.
     include, exclude : columns (indices or names) taken first, in this order, and columns never taken. Excluded
         columns still count in the loss.
     center, scale : preparation of `Moments`, see `Moments.preparation`.
@@ -118,7 +121,7 @@ def select(
     lams = [evaluate.checked_lambda(value) for value in np.atleast_1d(np.asarray(lam, dtype=np.float64))]
     spectrum = base.spectrum() if bound or rules.stop.bound is not None else None
     with Workers() as workers, single_threaded_blas():
-        paths = [_Path(base, rules, value, spectrum) for value in lams]
+        paths = [_Path(base, rules, value, spectrum, alone=len(lams) == 1) for value in lams]
         _walk(base, paths, workers)
     done = [path.result(names, mu, sigma) for path in paths]
     _warn(done, k, base)
@@ -126,19 +129,14 @@ def select(
 
 
 def _walk(base: Base, paths: list[_Path], workers: Workers) -> None:
-    """Let all paths pick in step, so that they share each read of G."""
-    first = base.first_sums(workers)
+    """Let all paths pick in step, so that they share what they need of G."""
+    first, shared = base.first_sums(workers), _Shared(base, workers) if len(paths) > 1 else None
     for path in paths:
-        path.begin(first, workers, alone=len(paths) == 1)
+        path.begin(first, workers)
     running = _advanced(paths, workers)
     while running:
-        moving = [path for path in running if path.moved]
-        if len(paths) == 1 and moving:
-            paths[0].multiply()
-        elif moving:  # arithmetic more than reading, and BLAS is best at that
-            products = base.multiply(np.concatenate([path.state.masked for path in moving]), workers)
-            for path, product in zip(moving, products.reshape(-1, 2, base.n), strict=True):
-                path.state.product[:] = product
+        if shared is not None:
+            shared.multiply([path for path in running if path.moved])
         running = _advanced(running, workers)
 
 
@@ -146,6 +144,42 @@ def _advanced(paths: list[_Path], workers: Workers) -> list[_Path]:
     """Let the paths make a step each, and return those that go on."""
     going = workers.map(_Path.advance, ((path, workers) for path in paths))
     return [path for path, goes in zip(paths, going, strict=True) if goes]
+
+
+class _Shared:
+    """The columns of G^2 that paths side by side have asked for: what one of them picks, others pick too."""
+
+    def __init__(self, base: Base, workers: Workers) -> None:
+        self._base, self._workers = base, workers
+        self._pair = steps.State.of(base.matrix, 0)
+        self._team = workers.team(self._pair, alone=True)
+        self._found: dict[int, Array] = {}
+
+    def multiply(self, paths: list[_Path]) -> None:
+        """Give each path the product of G with the column that it picked, or with its own h and r."""
+        new = sorted({path.column for path in paths if path.shares} - self._found.keys())
+        own = [path for path in paths if not path.shares]
+        rows = [self._base.column(w) for w in new] + [row for path in own for row in path.state.masked]
+        products = self._products(np.array(rows).reshape(-1, self._base.n))
+        self._found.update(zip(new, products, strict=False))
+        for path, product in zip(own, products[len(new) :].reshape(-1, 2, self._base.n), strict=True):
+            path.state.product[:] = product
+        for path in paths:
+            if path.shares:
+                path.state.twice[:] = self._found[path.column]
+
+    def _products(self, X: Array) -> Array:
+        """Return X G."""
+        if len(X) > _FEW or self._base.matrix.size < _LARGE:
+            return self._base.multiply(X, self._workers)
+        out = np.empty_like(X)
+        for start in range(0, len(X), 2):
+            pair = slice(start, min(start + 2, len(X)))
+            self._pair.masked[: len(X[pair])] = X[pair]
+            self._team.take(self._base.product_step)
+            out[pair] = self._pair.product[: len(X[pair])]
+        self._team.dismiss()
+        return out
 
 
 @dataclass
@@ -187,7 +221,7 @@ class _Path:
     H = G - sum_j alpha_j u_j u_j' and R = G - sum_j (alpha_j (u_j v_j' + v_j u_j') + own_j u_j u_j') are never formed.
     """
 
-    def __init__(self, base: Base, rules: _Rules, lam: float, spectrum: Array | None) -> None:
+    def __init__(self, base: Base, rules: _Rules, lam: float, spectrum: Array | None, *, alone: bool) -> None:
         self.lam = lam
         # Beyond 2^300 times the data lambda changes no pick any more, and alpha^2 must stay finite.
         self._lam = min(lam / base.unit, 2.0**300 * max(float(base.diagonal.max(initial=0.0)), 1.0))
@@ -197,7 +231,8 @@ class _Path:
         self._floor = 4 * base.n * EPS * base.diagonal
         self._free = rules.candidate.copy()
         self._gain = np.empty(base.n)
-        self.state = steps.State.of(base.matrix, rules.k)
+        self._alone, self.shares = alone, not alone  # has all threads; takes products with G from what paths share
+        self.state = steps.State.of(base.matrix, rules.k, lam=self._lam, shares=self.shares)
         self.state.now[steps.DROPS] = self._drops
         self.moved = False
         self._exact = 0.0
@@ -208,9 +243,14 @@ class _Path:
         self._fresh = True  # no pick since the sums were computed from G
         self._end = False
 
-    def begin(self, sums: Sums, workers: Workers, *, alone: bool) -> None:
-        """Take the sums before the first pick; a path that is alone has all threads to itself."""
-        self._team = workers.team(self.state, alone=alone)
+    @property
+    def column(self) -> int:
+        """The last pick."""
+        return self._columns[-1]
+
+    def begin(self, sums: Sums, workers: Workers) -> None:
+        """Take the sums before the first pick."""
+        self._team = workers.team(self.state, alone=self._alone)
         self._set(sums)
 
     def advance(self, workers: Workers) -> bool:
@@ -220,15 +260,12 @@ class _Path:
             self.settle(workers)
         return not (self._columns and self.finished()) and self.pick(workers)
 
-    def multiply(self) -> None:
-        """Multiply G by the masked h and r."""
-        self._team.take(self._base.product_step)
-
     def pick(self, workers: Workers) -> bool:
         """Choose the next column and find its column of H and R; False when none is left to choose."""
         w = self._choose()
         if w is not None and self._look(w) and not self._fresh and not self._trusted(w):
             self.refresh(workers)
+            self.shares = False  # products from what is shared lose digits sooner
             w = self._choose()
             if w is not None:
                 self._look(w)
@@ -291,6 +328,7 @@ class _Path:
         if self.moved:
             t = len(self._columns)
             self._loss = max(self._loss - self._exact, 0.0)
+            self.state.now[steps.PICK] = t
             self.state.alpha[t], self.state.own[t] = self._lam + self.state.h[w], self.state.r[w]
         if self._drops:
             self.state.mask[w] = 0.0
@@ -299,11 +337,10 @@ class _Path:
         self._losses.append(self._loss)
 
     def update(self) -> None:
-        """Bring the factors and the sums up to date, given G times the masked h and r."""
-        picks, state = len(self._columns), self.state
-        state.now[steps.PICK] = picks - 1
-        self._team.take(steps.SCORES)
-        state.now[steps.PAST] = steps.whole_vectors(picks)
+        """Bring the factors and the sums up to date, with the products of G with the masked h and r."""
+        product = self._base.product_step if self._alone else steps.SHARED_PRODUCT
+        self._team.take(product if self._alone or self.shares else steps.SCORES, scores=True)
+        self.state.now[steps.PAST] = steps.whole_vectors(len(self._columns))
         self._fresh = False
 
     def settle(self, workers: Workers) -> None:

@@ -48,4 +48,5 @@ def refine_need(n: int, k: int) -> Need:
 
 def _paths(n: int, k: int, lams: int) -> int:
     """Columns of n numbers that paths of several lambdas hold."""
-    return lams * (4 * min(k, n) + _VECTORS) + 2 * _BAND * available_cpus()  # as many as here, for want of better
+    factors = 4 if lams == 1 else 7  # of several also their products with G, and the columns of G^2 that they share
+    return lams * (factors * min(k, n) + _VECTORS) + 2 * _BAND * available_cpus()  # as many as here, for want of better

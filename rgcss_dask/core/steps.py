@@ -30,8 +30,9 @@ _ROOM = 32
 _PATIENCE = 5000
 # Looks before the part of another thread is done by this one.
 _LATE = 200
-# The steps: columns of H and R, products with G whole or as a factor, adding up the parts of those, and the scores.
-COLUMN, PRODUCT, FACTOR_PRODUCT, ADD_UP, FACTOR_ADD_UP, SCORES = range(6)
+# The steps: columns of H and R, products with G whole or as a factor, adding up the parts of those, or products from
+# a column of G^2, and the scores.
+COLUMN, PRODUCT, FACTOR_PRODUCT, ADD_UP, FACTOR_ADD_UP, SHARED_PRODUCT, SCORES = range(7)
 # Places in `State.now`: the column looked at, whether a picked column counts no longer, how many picks are before this
 # one in whole vectors, the number of this one, and for how many there is room in the rows of the factors.
 COLUMN_AT, DROPS, PAST, PICK, WIDTH = range(5)
@@ -42,6 +43,7 @@ class State(NamedTuple):
 
     matrix: Array  # G (n, n), or a factor of it (m, n)
     now: NDArray[np.int64]  # (5,)
+    lam: float
     mask: Array  # (n,): which columns count in the loss
     g: Array  # (n,): column of G
     h: Array  # (n,): column of H
@@ -51,28 +53,59 @@ class State(NamedTuple):
     V: Array  # (n * k,)
     alpha: Array  # (k,)
     own: Array  # (k,)
-    weights: Array  # (3, k): how much each factor counts in a step
+    weights: Array  # (5, k): how much each factor counts in h and r, and then in the scores
     dots: Array  # (parts, 3, k): u_j'x, u_j'y and v_j'x, with x and y the masked h and r
     partial_squares: Array  # (parts, 2)
     squares: Array  # (2,): x'x and x'y
     sums: Array  # (parts, 2, n): what each part adds to the product
     product: Array  # (2, n): G times the masked h and r
+    G_U: Array  # (n * k,): G times the factors, kept as those are; empty if no column of G^2 is shared
+    G_V: Array  # (n * k,)
+    twice: Array  # (n,): the shared column of G^2
     eta: Array  # (n,)
     rho: Array  # (n,)
     diag_h: Array  # (n,)
     diag_r: Array  # (n,)
 
     @classmethod
-    def of(cls, matrix: Array, k: int) -> State:
-        """Make the arrays for k picks from G or a factor of it; all columns count, and nothing is picked."""
+    def of(cls, matrix: Array, k: int, *, lam: float = 0.0, shares: bool = False) -> State:
+        """Make the arrays for k picks from G or a factor of it; all columns count, and nothing is picked.
+
+        ``shares`` says whether columns of G^2 are shared with other paths.
+        """
         n, k = matrix.shape[1], _rounded(k, _ROOM)
         U, V = _zeros(2, n * k)
-        g, h, r, *scores = _zeros(7, n)
+        G_U, G_V = _zeros(2, n * k if shares else 0)
+        g, h, r, twice, eta, rho, diag_h, diag_r = _zeros(8, n)
         alpha, own = _zeros(2, k)
         alpha[:] = 1.0
-        products = (_zeros(3, k), _zeros(PARTS, 3, k), _zeros(PARTS, 2), _zeros(2), _zeros(PARTS, 2, n), _zeros(2, n))
-        now, mask = np.zeros(5, dtype=np.int64), np.ones(n)
-        return cls(matrix, now, mask, g, h, r, _zeros(2, n), U, V, alpha, own, *products, *scores)
+        return cls(
+            matrix=matrix,
+            now=np.zeros(5, dtype=np.int64),
+            lam=lam,
+            mask=np.ones(n),
+            g=g,
+            h=h,
+            r=r,
+            masked=_zeros(2, n),
+            U=U,
+            V=V,
+            alpha=alpha,
+            own=own,
+            weights=_zeros(5, k),
+            dots=_zeros(PARTS, 3, k),
+            partial_squares=_zeros(PARTS, 2),
+            squares=_zeros(2),
+            sums=_zeros(PARTS, 2, n),
+            product=_zeros(2, n),
+            G_U=G_U,
+            G_V=G_V,
+            twice=twice,
+            eta=eta,
+            rho=rho,
+            diag_h=diag_h,
+            diag_r=diag_r,
+        )
 
     def u(self, picks: int) -> Array:
         """Return the first factor of so many picks, (n, picks); zero for those that have not changed anything."""
@@ -109,8 +142,11 @@ def _zeros(*shape: int) -> Array:
 
 
 @compiled
-def lead(board: NDArray[np.int64], threads: int, step: int, state: State) -> None:
-    """Take a step together with those threads that assist; those that are late are not waited for."""
+def lead(board: NDArray[np.int64], threads: int, step: int, state: State, scores: bool) -> None:
+    """Take a step together with those threads that assist, and on request that for the scores right after.
+
+    Threads that are late are not waited for.
+    """
     if step == COLUMN:
         _weigh_factors(state)
     _lead(board, threads, step, state)
@@ -120,7 +156,9 @@ def lead(board: NDArray[np.int64], threads: int, step: int, state: State) -> Non
         _lead(board, threads, ADD_UP, state)
     elif step == FACTOR_PRODUCT:
         _lead(board, threads, FACTOR_ADD_UP, state)
-    else:
+    if scores and step != SCORES:
+        _lead(board, threads, SCORES, state)
+    if scores:
         state.now[WIDTH] = _width_for(state)
 
 
@@ -176,6 +214,8 @@ def _do(board: NDArray[np.int64], turn: int, step: int, state: State, part: int)
         _multiply(state, part)
     elif step == FACTOR_PRODUCT:
         _multiply_by_factor(state, part)
+    elif step == SHARED_PRODUCT:
+        _multiply_by_shared(state, part)
     elif step == SCORES:
         _update_scores(state, part)
     else:
@@ -315,7 +355,7 @@ def _residual_column(state: State, part: int) -> None:
 def _weigh_products(state: State) -> None:
     """Add up the products with x and y from their parts, and weigh them as H x, H y and R x need them."""
     t = state.now[PAST]
-    on_u, also_on_u, on_r = state.weights[0], state.weights[1], state.weights[2]
+    on_u, also_on_u, on_r = state.weights[2], state.weights[3], state.weights[4]
     on_u[:t] = also_on_u[:t] = on_r[:t] = 0.0
     state.squares[:] = 0.0
     for part in range(PARTS):
@@ -334,7 +374,7 @@ def _update_scores(state: State, part: int) -> None:
     All in one reading of the factors.
     """
     t, pick, dropped = state.now[PAST], state.now[PICK], float(state.now[DROPS])
-    p, q, s = state.weights[0], state.weights[1], state.weights[2]
+    p, q, s = state.weights[2], state.weights[3], state.weights[4]
     xx, xy = state.squares[0], state.squares[1]
     alpha, own = state.alpha[pick], state.own[pick]
     start, stop = _rows(len(state.h), part)
@@ -423,6 +463,36 @@ def _multiply_by_factor(state: State, part: int) -> None:
         for j in range(n):
             out[0, j] += a * f[j]
             out[1, j] += b * f[j]
+
+
+@compiled
+def _multiply_by_shared(state: State, part: int) -> None:
+    """Multiply G by the masked h and r without reading it: from its product with column w, which other paths need too.
+
+    h and r are that column less multiples of the factors, so that G h and G r follow from products with the factors.
+    What picked columns add to them is lam (g - h) and lam (h - r), since H_Sw = lam K^-1 G_Sw and R_Sw = lam K^-1 H_Sw
+    with K = G_SS + lam I.
+    """
+    t, w, pick, drops = state.now[PAST], state.now[COLUMN_AT], state.now[PICK], state.now[DROPS]
+    on_u, on_r, lam = state.weights[0], state.weights[1], state.lam
+    alpha, own, hw, rw = state.alpha[pick], state.own[pick], state.h[w], state.r[w]
+    start, stop = _rows(len(state.h), part)
+    GU, GV = _widened(state, state.G_U, part), _widened(state, state.G_V, part)
+    for i in range(start, stop):
+        u, v = GU[i - start], GV[i - start]
+        a = b = c = 0.0
+        for j in range(t):
+            a += on_u[j] * u[j]
+            b += on_r[j] * u[j]
+            c += on_u[j] * v[j]
+        Gh, Gr = state.twice[i] - a, state.twice[i] - (b + c)
+        u[pick] = Gh / alpha
+        v[pick] = (Gr - own * u[pick]) / alpha
+        if drops:
+            g, h, r = state.g[i], state.h[i], state.r[i]
+            Gh -= lam * (g - h) + hw * g
+            Gr -= lam * (h - r) + rw * g
+        state.product[0, i], state.product[1, i] = Gh, Gr
 
 
 @compiled

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rgcss_dask.core import steps
 from rgcss_dask.core.threads import available_cpus
 
@@ -52,14 +55,14 @@ class Workers:
         self.count = available_cpus()
         self._inbox: SimpleQueue[_Batch | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []  # they come with the first work for them
-        self._teams: list[Team] = []
+        self._boards: list[NDArray[np.int64]] = []  # of all teams that were ever called
 
     def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for team in self._teams:
-            team.dismiss()
+        for board in self._boards:
+            steps.end(board)
         for _ in self._threads:
             self._inbox.put(None)
         for thread in self._threads:
@@ -70,17 +73,21 @@ class Workers:
         batch = _Batch(function, jobs)
         if len(batch) == 1:
             return [function(*batch.jobs[0])]
-        self.post(batch, min(self.count, len(batch)) - 1)
+        self._post(batch, min(self.count, len(batch)) - 1)
         batch.work()
         return batch.wait()
 
     def team(self, state: steps.State, *, alone: bool) -> Team:
         """Return the threads to take the steps of a path with: if that is alone and large, all of them."""
         size = min(self.count, steps.PARTS) if alone and state.matrix.size >= _WORTH_A_TEAM else 1
-        self._teams.append(Team(self, size, state))
-        return self._teams[-1]
+        return Team(self, size, state)
 
-    def post(self, batch: _Batch, threads: int) -> None:
+    def assist(self, board: NDArray[np.int64], threads: int, state: steps.State) -> None:
+        """Let all but one of so many threads take the steps that the board shows, until its end."""
+        self._boards.append(board)
+        self._post(_Batch(steps.assist, ((board, me, threads, state) for me in range(1, threads))), threads - 1)
+
+    def _post(self, batch: _Batch, threads: int) -> None:
         """Let so many threads work at the jobs of a batch."""
         while len(self._threads) < threads:
             thread = threading.Thread(target=self._serve, daemon=True)
@@ -106,13 +113,12 @@ class Team:
         self._board = steps.board()
         self._present = False
 
-    def take(self, step: int) -> None:
-        """Take one of the steps of `steps` together."""
+    def take(self, step: int, *, scores: bool = False) -> None:
+        """Take one of the steps of `steps` together, and on request that for the scores right after."""
         if not self._present:
             self._board, self._present = steps.board(), True
-            helpers = _Batch(steps.assist, ((self._board, me, self._size, self._state) for me in range(1, self._size)))
-            self._workers.post(helpers, self._size - 1)
-        steps.lead(self._board, self._size, step, self._state)
+            self._workers.assist(self._board, self._size, self._state)
+        steps.lead(self._board, self._size, step, self._state, scores)
 
     def dismiss(self) -> None:
         """Let the threads go; they come back with the next step."""
