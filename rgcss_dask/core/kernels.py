@@ -19,9 +19,24 @@ _LINE = 8
 def compiled(function: Any) -> Any:
     """Compile a function that holds no GIL; kept on disk where there is a folder for it."""
     try:
-        return numba.njit(nogil=True, fastmath=_REORDER, cache=True)(function)
+        return _compile(function, cache=True)
     except RuntimeError:  # no folder to cache in, as in a read-only installation
-        return numba.njit(nogil=True, fastmath=_REORDER)(function)
+        return _compile(function)
+
+
+def part_of_compiled(function: Any) -> Any:
+    """Compile a function that only compiled ones call: it is kept with those, and Python cannot call it."""
+    return _compile(function, no_cpython_wrapper=True)
+
+
+def copied_into_compiled(function: Any) -> Any:
+    """Copy a function into the one that calls it: what is large and called once takes less time to compile so."""
+    return _compile(function, inline="always")
+
+
+def _compile(function: Any, **options: Any) -> Any:
+    compiler: Any = numba.njit
+    return compiler(nogil=True, fastmath=_REORDER, no_cfunc_wrapper=True, **options)(function)
 
 
 @compiled

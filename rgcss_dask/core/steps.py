@@ -14,7 +14,7 @@ import numpy as np
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from rgcss_dask.core.kernels import compiled
+from rgcss_dask.core.kernels import compiled, copied_into_compiled, part_of_compiled
 
 Array = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ _PATIENCE = 5000
 _LATE = 200
 # The steps: columns of H and R, products with G whole or as a factor, adding up the parts of those, or products from
 # a column of G^2, and the scores.
-COLUMN, PRODUCT, FACTOR_PRODUCT, ADD_UP, FACTOR_ADD_UP, SHARED_PRODUCT, SCORES = range(7)
+COLUMN, PRODUCT, FACTOR_PRODUCT, ADD_UP, FACTOR_ADD_UP, SHARED_PRODUCT, SCORES, NONE = range(8)
 # Places in `State.now`: the column looked at, whether a picked column counts no longer, how many picks are before this
 # one in whole vectors, the number of this one, and for how many there is room in the rows of the factors.
 COLUMN_AT, DROPS, PAST, PICK, WIDTH = range(5)
@@ -110,10 +110,13 @@ class State(NamedTuple):
     def u(self, picks: int) -> Array:
         """Return the first factor of so many picks, (n, picks); zero for those that have not changed anything."""
         whole = np.zeros((len(self.h), picks))
-        made = min(picks, int(self.now[WIDTH]))
+        width = int(self.now[WIDTH])
+        made = min(picks, width)
         for part in range(PARTS):
-            start, stop = _rows(len(self.h), part)
-            whole[start:stop, :made] = _factor(self, self.U, part)[:, :made]
+            start, stop = _rows.py_func(len(self.h), part)
+            first = _first.py_func(self, part)
+            rows = self.U[first : first + (stop - start) * width].reshape(stop - start, width)
+            whole[start:stop, :made] = rows[:, :made]
         return whole
 
 
@@ -142,37 +145,80 @@ def _zeros(*shape: int) -> Array:
 
 
 @compiled
-def lead(board: NDArray[np.int64], threads: int, step: int, state: State, scores: bool) -> None:
+def take(board: NDArray[np.int64], me: int, threads: int, step: int, state: State, scores: bool) -> None:
     """Take a step together with those threads that assist, and on request that for the scores right after.
 
-    Threads that are late are not waited for.
+    Threads that are late are not waited for. If this is not the first thread, assist in every step until the end.
     """
+    leads = me == 0  # one function for both: each that Python calls is compiled with all that it calls
+    turn, now = (0, step) if leads else _awaited(board, 0)
     if step == COLUMN:
         _weigh_factors(state)
-    _lead(board, threads, step, state)
+    while now != NONE:
+        if leads:
+            turn = _announced(board, now)
+        for part in range(PARTS * me // threads, PARTS if leads else PARTS * (me + 1) // threads):
+            if leads and part >= PARTS // threads:
+                _wait_a_little(board, turn, part)
+            _do(board, turn, now, state, part)
+        if leads:
+            _wait_for_all(board, turn)
+            now = _next(now, scores)
+        else:
+            turn, now = _awaited(board, turn)
+    _conclude(state, step, scores)
+
+
+@part_of_compiled
+def _conclude(state: State, step: int, scores: bool) -> None:
+    """Do what one thread does alone when a step was taken."""
     if step == COLUMN:
         _weigh_products(state)
-    elif step == PRODUCT:
-        _lead(board, threads, ADD_UP, state)
-    elif step == FACTOR_PRODUCT:
-        _lead(board, threads, FACTOR_ADD_UP, state)
-    if scores and step != SCORES:
-        _lead(board, threads, SCORES, state)
     if scores:
         state.now[WIDTH] = _width_for(state)
 
 
-@compiled
-def _lead(board: NDArray[np.int64], threads: int, step: int, state: State) -> None:
-    turn = board[0, 0] + 1
+@part_of_compiled
+def _next(step: int, scores: bool) -> int:
+    """Return the step that belongs right after this one."""
+    if step == PRODUCT:
+        return ADD_UP
+    if step == FACTOR_PRODUCT:
+        return FACTOR_ADD_UP
+    return SCORES if scores and step != SCORES else NONE
+
+
+@part_of_compiled
+def _announced(board: NDArray[np.int64], step: int) -> int:
+    """Show the next step to all, and return its turn."""
     board[0, 1] = step
     _fence()
-    board[0, 0] = turn
-    for part in range(PARTS):
-        looks = 0
-        while part >= PARTS // threads and board[1 + part, 0] != turn and looks < _LATE:
-            looks = _look_away(looks)
-        _do(board, turn, step, state, part)
+    board[0, 0] += 1
+    return int(board[0, 0])
+
+
+@part_of_compiled
+def _awaited(board: NDArray[np.int64], turn: int) -> tuple[int, int]:
+    """Wait for the turn after this one; return it and its step, or NONE at the end."""
+    looks = 0
+    while board[0, 0] == turn and board[0, 2] == 0:
+        looks = _look_away(looks)
+    turn = board[0, 0]
+    _fence()
+    return turn, NONE if board[0, 2] != 0 else board[0, 1]
+
+
+@part_of_compiled
+def _wait_a_little(board: NDArray[np.int64], turn: int, part: int) -> None:
+    """Wait for the thread whose part this is to take it, but not for long."""
+    looks = 0
+    while board[1 + part, 0] != turn and looks < _LATE:
+        looks = _look_away(looks)
+
+
+@part_of_compiled
+def _wait_for_all(board: NDArray[np.int64], turn: int) -> None:
+    """Wait until all parts are done."""
     for part in range(PARTS):
         looks = 0
         while board[1 + part, 1] != turn:
@@ -180,27 +226,12 @@ def _lead(board: NDArray[np.int64], threads: int, step: int, state: State) -> No
     _fence()
 
 
-@compiled
-def assist(board: NDArray[np.int64], me: int, threads: int, state: State) -> None:
-    """Take part in every step, until the end."""
-    turn = looks = 0
-    while board[0, 2] == 0:
-        if board[0, 0] == turn:
-            looks = _look_away(looks)
-        else:
-            turn, looks = board[0, 0], 0
-            _fence()
-            step = board[0, 1]
-            for part in range(PARTS * me // threads, PARTS * (me + 1) // threads):
-                _do(board, turn, step, state, part)
-
-
 def end(board: NDArray[np.int64]) -> None:
     """Let all threads go that assist or will."""
     board[0, 2] = 1
 
 
-@compiled
+@part_of_compiled
 def _do(board: NDArray[np.int64], turn: int, step: int, state: State, part: int) -> None:
     """Do a part of a step, if no other thread has taken it.
 
@@ -224,7 +255,7 @@ def _do(board: NDArray[np.int64], turn: int, step: int, state: State, part: int)
     board[1 + part, 1] = turn
 
 
-@compiled
+@part_of_compiled
 def _look_away(looks: int) -> int:
     """Let what others write be seen; after many looks they may need this CPU to write anything."""
     _fence()
@@ -256,67 +287,61 @@ _replaced: Any = intrinsic(_generate_replaced)
 
 if sys.platform == "win32":
 
-    @compiled
+    @part_of_compiled
     def _give_way() -> int:
         return 0
 else:
     _give_way = numba.types.ExternalFunction("sched_yield", numba.types.int32())
 
 
-@compiled
+@part_of_compiled
 def _rows(n: int, part: int) -> tuple[int, int]:
     return n * part // PARTS, n * (part + 1) // PARTS
 
 
-@compiled
+@part_of_compiled
 def _triangle(n: int, part: int) -> tuple[int, int]:
     """Return the rows of one of the parts of equal area of a lower triangle."""
     start, stop = int(n * np.sqrt(part / PARTS)), int(n * np.sqrt((part + 1) / PARTS))
     return start // _ROWS * _ROWS, n if part == PARTS - 1 else stop // _ROWS * _ROWS
 
 
-@compiled
-def _factor(state: State, room: Array, part: int) -> Array:
-    """Return some rows of a factor, as wide as they are now."""
-    start, stop = _rows(len(state.h), part)
-    width, first = state.now[WIDTH], start * len(state.alpha)
-    return room[first : first + (stop - start) * width].reshape(stop - start, width)
+@part_of_compiled
+def _first(state: State, part: int) -> int:
+    """Return where the rows of a part begin in a factor."""
+    return len(state.h) * part // PARTS * len(state.alpha)
 
 
-@compiled
+@part_of_compiled
 def _width_for(state: State) -> int:
     """Return how wide the factors must be for this pick."""
     return max(state.now[WIDTH], (state.now[PICK] // _ROOM + 1) * _ROOM)
 
 
-@compiled
-def _widened(state: State, room: Array, part: int) -> Array:
-    """Make some rows of a factor as wide as this pick needs, zero where they are new; in place, the last one first."""
-    before = _factor(state, room, part)
-    (rows, width), wider = before.shape, _width_for(state)
-    first = _rows(len(state.h), part)[0] * len(state.alpha)
-    after = room[first : first + rows * wider].reshape(rows, wider)
+@part_of_compiled
+def _widen(state: State, factor: Array, part: int) -> None:
+    """Make the rows of a part as wide as this pick needs, zero where they are new; in place, the last one first."""
+    start, stop = _rows(len(state.h), part)
+    first, width, wider = _first(state, part), state.now[WIDTH], _width_for(state)
     if wider > width:
-        row = np.zeros(wider)
-        for i in range(rows - 1, -1, -1):
-            row[:width] = before[i]
-            after[i] = row
-    return after
+        for i in range(stop - start - 1, -1, -1):
+            for j in range(wider - 1, -1, -1):
+                factor[first + i * wider + j] = factor[first + i * width + j] if j < width else 0.0
 
 
-@compiled
+@part_of_compiled
 def _weigh_factors(state: State) -> None:
     """Find how much of each past pick's u and v is in the column: alpha_j u_j[w], and r_j[w]."""
     t, w, part = state.now[PAST], state.now[COLUMN_AT], 0
     while w >= _rows(len(state.h), part)[1]:
         part += 1
-    row = w - _rows(len(state.h), part)[0]
-    u, v = _factor(state, state.U, part)[row], _factor(state, state.V, part)[row]
+    at = _first(state, part) + (w - _rows(len(state.h), part)[0]) * state.now[WIDTH]
+    u, v = state.U[at : at + t], state.V[at : at + t]
     for j in range(t):
         state.weights[0, j], state.weights[1, j] = state.alpha[j] * u[j], state.alpha[j] * v[j] + state.own[j] * u[j]
 
 
-@compiled
+@copied_into_compiled
 def _residual_column(state: State, part: int) -> None:
     """Take column w of H and of R from column w of G and the factors of the past picks.
 
@@ -329,9 +354,10 @@ def _residual_column(state: State, part: int) -> None:
         ux[j] = uy[j] = vx[j] = 0.0
     xx = xy = 0.0
     start, stop = _rows(len(state.h), part)
-    U, V = _factor(state, state.U, part), _factor(state, state.V, part)
+    first, width = _first(state, part), state.now[WIDTH]
     for i in range(start, stop):
-        u, v = U[i - start], V[i - start]
+        at = first + (i - start) * width
+        u, v = state.U[at : at + t], state.V[at : at + t]
         a = b = c = 0.0
         for j in range(t):
             a += on_u[j] * u[j]
@@ -351,23 +377,26 @@ def _residual_column(state: State, part: int) -> None:
     state.partial_squares[part, 0], state.partial_squares[part, 1] = xx, xy
 
 
-@compiled
+@part_of_compiled
 def _weigh_products(state: State) -> None:
     """Add up the products with x and y from their parts, and weigh them as H x, H y and R x need them."""
     t = state.now[PAST]
-    on_u, also_on_u, on_r = state.weights[2], state.weights[3], state.weights[4]
-    on_u[:t] = also_on_u[:t] = on_r[:t] = 0.0
-    state.squares[:] = 0.0
+    for j in range(t):
+        ux = uy = vx = 0.0
+        for part in range(PARTS):
+            ux += state.dots[part, 0, j]
+            uy += state.dots[part, 1, j]
+            vx += state.dots[part, 2, j]
+        alpha, own = state.alpha[j], state.own[j]
+        state.weights[2, j], state.weights[3, j], state.weights[4, j] = alpha * ux, alpha * uy, alpha * vx + own * ux
+    xx = xy = 0.0
     for part in range(PARTS):
-        ux, uy, vx = state.dots[part, 0], state.dots[part, 1], state.dots[part, 2]
-        for j in range(t):
-            on_u[j] += state.alpha[j] * ux[j]
-            also_on_u[j] += state.alpha[j] * uy[j]
-            on_r[j] += state.alpha[j] * vx[j] + state.own[j] * ux[j]
-        state.squares[:] += state.partial_squares[part]
+        xx += state.partial_squares[part, 0]
+        xy += state.partial_squares[part, 1]
+    state.squares[0], state.squares[1] = xx, xy
 
 
-@compiled
+@copied_into_compiled
 def _update_scores(state: State, part: int) -> None:
     """Put a pick's vectors u and v into the factors, and bring eta, rho and both diagonals up to date for it.
 
@@ -378,9 +407,12 @@ def _update_scores(state: State, part: int) -> None:
     xx, xy = state.squares[0], state.squares[1]
     alpha, own = state.alpha[pick], state.own[pick]
     start, stop = _rows(len(state.h), part)
-    U, V = _widened(state, state.U, part), _widened(state, state.V, part)
+    first, width = _first(state, part), _width_for(state)
+    _widen(state, state.U, part)
+    _widen(state, state.V, part)
     for i in range(start, stop):
-        uj, vj = U[i - start], V[i - start]
+        at = first + (i - start) * width
+        uj, vj = state.U[at : at + width], state.V[at : at + width]
         a = b = c = d = 0.0
         for j in range(t):
             a += p[j] * uj[j]
@@ -398,7 +430,7 @@ def _update_scores(state: State, part: int) -> None:
         uj[pick], vj[pick] = u, v
 
 
-@compiled
+@copied_into_compiled
 def _multiply(state: State, part: int) -> None:
     """Multiply G by the masked h and r, for some rows of its lower triangle only, and their mirror image.
 
@@ -407,7 +439,8 @@ def _multiply(state: State, part: int) -> None:
     """
     start, stop = _triangle(len(state.h), part)
     x, y, ox, oy = state.masked[0], state.masked[1], state.sums[part, 0], state.sums[part, 1]
-    ox[:stop] = oy[:stop] = 0.0
+    for j in range(stop):
+        ox[j] = oy[j] = 0.0
     whole = stop - (stop - start) % _ROWS
     for i in range(start, whole, _ROWS):
         _multiply_rows(state.matrix, x, y, ox, oy, i)
@@ -415,7 +448,7 @@ def _multiply(state: State, part: int) -> None:
         _multiply_row(state.matrix[i], x, y, ox, oy, i)
 
 
-@compiled
+@copied_into_compiled
 def _multiply_rows(G: Array, x: Array, y: Array, ox: Array, oy: Array, i: int) -> None:
     """Multiply six rows at once: as much arithmetic for each entry that is read as the registers have room for."""
     g0, g1, g2, g3, g4, g5 = G[i], G[i + 1], G[i + 2], G[i + 3], G[i + 4], G[i + 5]
@@ -436,7 +469,7 @@ def _multiply_rows(G: Array, x: Array, y: Array, ox: Array, oy: Array, i: int) -
     oy[i], oy[i + 1], oy[i + 2], oy[i + 3], oy[i + 4], oy[i + 5] = b0, b1, b2, b3, b4, b5
 
 
-@compiled
+@part_of_compiled
 def _multiply_row(g: Array, x: Array, y: Array, ox: Array, oy: Array, i: int) -> None:
     a = b = 0.0
     for j in range(i):
@@ -447,12 +480,13 @@ def _multiply_row(g: Array, x: Array, y: Array, ox: Array, oy: Array, i: int) ->
     ox[i], oy[i] = a + g[i] * x[i], b + g[i] * y[i]
 
 
-@compiled
+@copied_into_compiled
 def _multiply_by_factor(state: State, part: int) -> None:
     """Multiply F'F by the masked h and r, for some rows of F only: each row is read once and used twice."""
     F, X, out = state.matrix, state.masked, state.sums[part]
     n = F.shape[1]
-    out[:, :] = 0.0
+    for j in range(n):
+        out[0, j] = out[1, j] = 0.0
     start, stop = _rows(len(F), part)
     for i in range(start, stop):
         f = F[i]
@@ -465,7 +499,7 @@ def _multiply_by_factor(state: State, part: int) -> None:
             out[1, j] += b * f[j]
 
 
-@compiled
+@copied_into_compiled
 def _multiply_by_shared(state: State, part: int) -> None:
     """Multiply G by the masked h and r without reading it: from its product with column w, which other paths need too.
 
@@ -477,9 +511,12 @@ def _multiply_by_shared(state: State, part: int) -> None:
     on_u, on_r, lam = state.weights[0], state.weights[1], state.lam
     alpha, own, hw, rw = state.alpha[pick], state.own[pick], state.h[w], state.r[w]
     start, stop = _rows(len(state.h), part)
-    GU, GV = _widened(state, state.G_U, part), _widened(state, state.G_V, part)
+    first, width = _first(state, part), _width_for(state)
+    _widen(state, state.G_U, part)
+    _widen(state, state.G_V, part)
     for i in range(start, stop):
-        u, v = GU[i - start], GV[i - start]
+        at = first + (i - start) * width
+        u, v = state.G_U[at : at + width], state.G_V[at : at + width]
         a = b = c = 0.0
         for j in range(t):
             a += on_u[j] * u[j]
@@ -495,12 +532,13 @@ def _multiply_by_shared(state: State, part: int) -> None:
         state.product[0, i], state.product[1, i] = Gh, Gr
 
 
-@compiled
+@copied_into_compiled
 def _add_up(state: State, part: int, triangle: bool) -> None:
     """Add up the product from its parts for some columns; those of a triangle end with its last row."""
     n = len(state.h)
     start, stop = _rows(n, part)
-    state.product[:, start:stop] = 0.0
+    for i in range(start, stop):
+        state.product[0, i] = state.product[1, i] = 0.0
     for k in range(PARTS):
         last = min(stop, _triangle(n, k)[1]) if triangle else stop
         for i in range(start, last):

@@ -85,7 +85,8 @@ class Workers:
     def assist(self, board: NDArray[np.int64], threads: int, state: steps.State) -> None:
         """Let all but one of so many threads take the steps that the board shows, until its end."""
         self._boards.append(board)
-        self._post(_Batch(steps.assist, ((board, me, threads, state) for me in range(1, threads))), threads - 1)
+        jobs = ((board, me, threads, steps.NONE, state, False) for me in range(1, threads))
+        self._post(_Batch(steps.take, jobs), threads - 1)
 
     def _post(self, batch: _Batch, threads: int) -> None:
         """Let so many threads work at the jobs of a batch."""
@@ -118,7 +119,7 @@ class Team:
         if not self._present:
             self._board, self._present = steps.board(), True
             self._workers.assist(self._board, self._size, self._state)
-        steps.lead(self._board, self._size, step, self._state, scores)
+        steps.take(self._board, 0, self._size, step, self._state, scores)
 
     def dismiss(self) -> None:
         """Let the threads go; they come back with the next step."""
