@@ -64,6 +64,19 @@ def test_every_pick_is_the_best_one(A, lam, objective, wide, data):
         assert picked.k == k
 
 
+@settings(max_examples=150, deadline=None)
+@given(
+    A=matrices(),
+    lams=st.lists(lambdas, min_size=2, max_size=3),
+    objective=st.sampled_from(OBJECTIVES),
+    wide=st.booleans(),
+)
+def test_every_pick_of_several_lambdas_in_lockstep_is_the_best_one(A, lams, objective, wide):
+    together = quiet_select(Factor(A) if wide else A.T @ A, A.shape[1], lam=lams, objective=objective)
+    for lam, picked in zip(lams, together, strict=True):
+        check_every_pick(A, picked, lam, objective)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     A=matrices(),
@@ -194,9 +207,23 @@ def test_lambdas_in_lockstep_pick_as_they_would_alone(objective, wide):
         np.testing.assert_allclose(one.loss, alone.loss, rtol=1e-9, atol=1e-12 * alone.start)
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("decades", [3, 6, 10])
+def test_lambdas_in_lockstep_keep_the_digits_that_they_have_alone(decades, objective):
+    """What is shared between lambdas loses digits sooner; a path that notices does without it from then on."""
+    G = decaying(decades, seed=0)
+    lams = [1e-4, 1e-2, 1.0, 1e2]
+    for lam, one in zip(lams, quiet_select(G, 100, lam=lams, objective=objective), strict=True):
+        alone = quiet_select(G, 100, lam=lam, objective=objective)
+        resolved = int(np.sum(alone.loss > 1e-12 * alone.start))
+        assert np.array_equal(one.columns[:resolved], alone.columns[:resolved])
+        np.testing.assert_allclose(one.loss, alone.loss, rtol=1e-9, atol=1e-12 * alone.start)
+        assert one.refreshes <= alone.refreshes + 2, "refreshes cost more than sharing saves"
+
+
 @pytest.mark.parametrize("n", [3, 5, 700, 1501])
 def test_tiles_and_remainders_cover_the_whole_matrix(n):
-    """Sizes around every cut: rows in fours, bands of a refresh, parts of a triangle."""
+    """Sizes around every cut: rows in sixes, bands of a refresh, parts of a triangle."""
     rng = np.random.default_rng(n)
     A = rng.standard_normal((40, n))
     picked = select(A.T @ A, 3, lam=1e-6)

@@ -265,7 +265,6 @@ class _Path:
         w = self._choose()
         if w is not None and self._look(w) and not self._fresh and not self._trusted(w):
             self.refresh(workers)
-            self.shares = False  # products from what is shared lose digits sooner
             w = self._choose()
             if w is not None:
                 self._look(w)
@@ -368,6 +367,7 @@ class _Path:
         self._fresh = True
         self._refreshed_at = self._loss
         self._refreshes += 1
+        self.shares = False  # h and r are small against what is shared: their products would not be right
 
     def _set(self, sums: Sums) -> None:
         self.state.eta[:], self.state.rho[:] = sums.eta, sums.rho
