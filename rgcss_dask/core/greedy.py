@@ -28,8 +28,12 @@ OBJECTIVES = ("unselected", "all")
 _TIE = 1e-12
 # A refresh is due when the loss has fallen to this share of the loss at the last one.
 _REFRESH_SHARE = 1e-3
-# Products up to which two at a time, from half of G, are faster than all with BLAS, and from how many entries of it on.
-_FEW, _LARGE = 6, 2**19
+# With less than this share of the loss at the start, h and r are too small against the columns that paths share.
+_SHARING_SHARE = 1e-4
+# Products up to which two at a time, from half of G, are faster than all with BLAS.
+_FEW = 6
+# Entries of a G that is not in the cache of a core, so that paths gain by reading it in step.
+_LARGE = 2**21
 
 
 Source = Moments | ArrayLike | Factor
@@ -121,29 +125,27 @@ def select(
     lams = [evaluate.checked_lambda(value) for value in np.atleast_1d(np.asarray(lam, dtype=np.float64))]
     spectrum = base.spectrum() if bound or rules.stop.bound is not None else None
     with Workers() as workers, single_threaded_blas():
-        paths = [_Path(base, rules, value, spectrum, alone=len(lams) == 1) for value in lams]
-        _walk(base, paths, workers)
+        in_step = len(lams) > 1 and base.matrix.size >= _LARGE
+        paths = [_Path(base, rules, value, spectrum, in_step=in_step) for value in lams]
+        first = base.first_sums(workers)
+        for path in paths:
+            path.begin(first, workers, alone=len(paths) == 1)
+        if in_step:
+            _walk_in_step(base, paths, workers)
+        else:
+            workers.map(_Path.walk, ((path, workers) for path in paths))
     done = [path.result(names, mu, sigma) for path in paths]
     _warn(done, k, base)
     return done if np.ndim(lam) else done[0]
 
 
-def _walk(base: Base, paths: list[_Path], workers: Workers) -> None:
+def _walk_in_step(base: Base, paths: list[_Path], workers: Workers) -> None:
     """Let all paths pick in step, so that they share what they need of G."""
-    first, shared = base.first_sums(workers), _Shared(base, workers) if len(paths) > 1 else None
-    for path in paths:
-        path.begin(first, workers)
-    running = _advanced(paths, workers)
+    shared, running = _Shared(base, workers), paths
     while running:
-        if shared is not None:
-            shared.multiply([path for path in running if path.moved])
-        running = _advanced(running, workers)
-
-
-def _advanced(paths: list[_Path], workers: Workers) -> list[_Path]:
-    """Let the paths make a step each, and return those that go on."""
-    going = workers.map(_Path.advance, ((path, workers) for path in paths))
-    return [path for path, goes in zip(paths, going, strict=True) if goes]
+        going = workers.map(_Path.advance, ((path, workers) for path in running))
+        running = [path for path, goes in zip(running, going, strict=True) if goes]
+        shared.multiply([path for path in running if path.moved])
 
 
 class _Shared:
@@ -170,7 +172,7 @@ class _Shared:
 
     def _products(self, X: Array) -> Array:
         """Return X G."""
-        if len(X) > _FEW or self._base.matrix.size < _LARGE:
+        if len(X) > _FEW:
             return self._base.multiply(X, self._workers)
         out = np.empty_like(X)
         for start in range(0, len(X), 2):
@@ -221,7 +223,7 @@ class _Path:
     H = G - sum_j alpha_j u_j u_j' and R = G - sum_j (alpha_j (u_j v_j' + v_j u_j') + own_j u_j u_j') are never formed.
     """
 
-    def __init__(self, base: Base, rules: _Rules, lam: float, spectrum: Array | None, *, alone: bool) -> None:
+    def __init__(self, base: Base, rules: _Rules, lam: float, spectrum: Array | None, *, in_step: bool) -> None:
         self.lam = lam
         # Beyond 2^300 times the data lambda changes no pick any more, and alpha^2 must stay finite.
         self._lam = min(lam / base.unit, 2.0**300 * max(float(base.diagonal.max(initial=0.0)), 1.0))
@@ -231,7 +233,8 @@ class _Path:
         self._floor = 4 * base.n * EPS * base.diagonal
         self._free = rules.candidate.copy()
         self._gain = np.empty(base.n)
-        self._alone, self.shares = alone, not alone  # has all threads; takes products with G from what paths share
+        # In step with other paths it is given products with G, first from what they share.
+        self._in_step = self.shares = in_step
         self.state = steps.State.of(base.matrix, rules.k, lam=self._lam, shares=self.shares)
         self.state.now[steps.DROPS] = self._drops
         self.moved = False
@@ -248,10 +251,15 @@ class _Path:
         """The last pick."""
         return self._columns[-1]
 
-    def begin(self, sums: Sums, workers: Workers) -> None:
-        """Take the sums before the first pick."""
-        self._team = workers.team(self.state, alone=self._alone)
+    def begin(self, sums: Sums, workers: Workers, *, alone: bool) -> None:
+        """Take the sums before the first pick; a path that is alone has all threads to itself."""
+        self._team = workers.team(self.state, alone=alone)
         self._set(sums)
+
+    def walk(self, workers: Workers) -> None:
+        """Make all picks."""
+        while self.advance(workers):
+            pass
 
     def advance(self, workers: Workers) -> bool:
         """Settle the last pick and make the next, while the factors are in cache; False when there is none to make."""
@@ -265,6 +273,7 @@ class _Path:
         w = self._choose()
         if w is not None and self._look(w) and not self._fresh and not self._trusted(w):
             self.refresh(workers)
+            self.shares = False  # what is shared loses digits sooner
             w = self._choose()
             if w is not None:
                 self._look(w)
@@ -337,15 +346,17 @@ class _Path:
 
     def update(self) -> None:
         """Bring the factors and the sums up to date, with the products of G with the masked h and r."""
-        product = self._base.product_step if self._alone else steps.SHARED_PRODUCT
-        self._team.take(product if self._alone or self.shares else steps.SCORES, scores=True)
+        product = steps.SHARED_PRODUCT if self.shares else steps.SCORES if self._in_step else self._base.product_step
+        self._team.take(product, scores=True)
         self.state.now[steps.PAST] = steps.whole_vectors(len(self._columns))
         self._fresh = False
 
     def settle(self, workers: Workers) -> None:
         """Refresh when the loss has fallen so far that the tracked one has lost digits."""
-        if self._loss < _REFRESH_SHARE * self._refreshed_at:
+        ends_sharing = self.shares and self._loss < _SHARING_SHARE * self._start
+        if ends_sharing or self._loss < _REFRESH_SHARE * self._refreshed_at:
             self.refresh(workers)
+            self.shares &= not ends_sharing
             self._losses[-1] = self._loss
 
     def refresh(self, workers: Workers) -> None:
@@ -367,7 +378,6 @@ class _Path:
         self._fresh = True
         self._refreshed_at = self._loss
         self._refreshes += 1
-        self.shares = False  # h and r are small against what is shared: their products would not be right
 
     def _set(self, sums: Sums) -> None:
         self.state.eta[:], self.state.rho[:] = sums.eta, sums.rho
