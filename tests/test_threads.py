@@ -1,17 +1,22 @@
 """What the threads of a process share: BLAS at one thread, and memory that is kept for the next of its size."""
 
+import os
 import pickle
+import sys
 import threading
 import time
 
 import numpy as np
+import pytest
 from threadpoolctl import threadpool_info
 
 import rgcss_dask as rg
+from rgcss_dask.core import threads
 from rgcss_dask.core.threads import (
     _rows,
     _sums,
     _WhileAny,
+    cpu_quota,
     freed_memory_kept,
     keep_memory_only_for,
     lasting,
@@ -162,3 +167,27 @@ def test_two_passes_at_once_do_not_share_what_is_in_use():
         thread.join()
     for block, moments in zip(blocks, got, strict=True):
         np.testing.assert_allclose(moments.gram(), block.T @ block, rtol=1e-12, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("files", "cpus"),
+    [
+        ({"cpu.max": "250000 100000\n"}, 2),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu.max": "50000 100000\n"}, 0),
+        ({}, None),
+    ],
+)
+def test_a_containers_share_of_the_cpus_is_known(tmp_path, files, cpus):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cpu_quota(tmp_path) == (sys.maxsize if cpus is None else cpus)
+
+
+@pytest.mark.parametrize(("quota", "cpus"), [(0, 1), (1, 1), (sys.maxsize, None)])
+def test_there_is_always_a_cpu_and_never_more_than_the_quota(monkeypatch, quota, cpus):
+    monkeypatch.setattr(threads, "cpu_quota", lambda: quota)
+    assert threads.available_cpus() == (cpus or len(os.sched_getaffinity(0)))

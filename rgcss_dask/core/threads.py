@@ -12,7 +12,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,23 @@ _TIDY_RATE = 12 * 2**20
 
 
 def available_cpus() -> int:
-    """Count the CPUs this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Count the CPUs this process may run on, or those whose time it may have if a container has fewer."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cpus, cpu_quota()))
+
+
+@functools.cache
+def cpu_quota(control: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return how many CPUs' time the control group may have, as Docker and Kubernetes limit it.
+
+    Threads beyond it make all of them wait.
+    """
+    quota, period = "max", "1"
+    with suppress(OSError, ValueError):
+        quota, period = (control / "cpu.max").read_text().split()
+    with suppress(OSError):  # version 1 of control groups
+        quota, period = ((control / "cpu" / f"cpu.cfs_{what}_us").read_text() for what in ("quota", "period"))
+    return sys.maxsize if quota == "max" or int(quota) < 0 else int(quota) // int(period)
 
 
 class _WhileAny:
