@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rgcss_dask import Factor, Moments, Stop, select
-from rgcss_dask.core import evaluate, greedy
+from rgcss_dask.core import evaluate, greedy, steps
 
 OBJECTIVES = ["unselected", "all"]
 
@@ -288,6 +288,46 @@ def test_the_lowest_index_wins_a_tie():
     for lam in (0.0, 1.0):
         picked = quiet_select(doubled.T @ doubled, 6, lam=lam)
         assert max(picked.columns) < 8 if lam == 0 else picked.columns[0] < 8
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+def test_of_equal_columns_the_lowest_comes_first_even_when_little_is_left(in_step):
+    """With 20 columns and two copies of each, the loss falls to a millionth before the first copy is picked."""
+    for seed in range(10):
+        A = np.random.default_rng(seed).standard_normal((100, 20))
+        G = np.tile(A.T @ A, (3, 3))
+        G += 1e-15 * np.outer(np.diag(G), np.diag(G)) ** 0.5 * np.random.default_rng(seed).standard_normal((60, 60))
+        with always_in_step() if in_step else nullcontext():
+            for picked in select((G + G.T) / 2, 38, lam=[0.01, 0.1, 1.0]):
+                order = {column: t for t, column in enumerate(picked.columns)}
+                for column, t in order.items():
+                    assert all(order.get(lower, 99) < t for lower in range(column % 20, column, 20))
+
+
+def test_a_copy_that_was_included_counts_no_more_for_lambdas_in_step():
+    """It changes nothing, so that no factors of it say that its error is gone."""
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((50, 30))
+    A[:, :2] *= 30
+    A[:, 1] = A[:, 0]
+    with always_in_step():
+        together = select(A.T @ A, 20, lam=[0.1, 1.0], include=[0, 1])
+    for lam, picked in zip([0.1, 1.0], together, strict=True):
+        alone = select(A.T @ A, 20, lam=lam, include=[0, 1])
+        assert np.array_equal(picked.columns, alone.columns)
+        np.testing.assert_allclose(picked.loss, alone.loss, rtol=1e-12)
+        assert picked.loss[-1] == pytest.approx(oracle.loss(A, picked.columns, lam), rel=1e-9)
+
+
+def test_a_gram_that_cannot_be_written_is_taken_as_it_is():
+    """As from `np.load(mmap_mode="r")`: nothing is compiled anew for it."""
+    G = np.random.default_rng(0).standard_normal((90, 30))
+    G = G.T @ G
+    want = select(G, 5)
+    kinds = len(steps.take.signatures)
+    G.flags.writeable = False
+    assert np.array_equal(select(G, 5).loss, want.loss)
+    assert len(steps.take.signatures) == kinds
 
 
 def test_dead_and_constant_columns_are_never_picked_while_another_helps():

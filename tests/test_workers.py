@@ -1,12 +1,14 @@
 """The threads of a selection: the same bits however many there are, however late they come; none is left behind."""
 
 import threading
+import time
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from rgcss_dask import Factor, select
-from rgcss_dask.core import steps, workers
+from rgcss_dask.core import greedy, needs, steps, workers
 from rgcss_dask.core.gram import Gram
 from rgcss_dask.core.workers import Workers
 
@@ -116,6 +118,70 @@ def test_map_raises_what_a_job_raised_when_all_have_ended(jobs):
     with Workers() as some, pytest.raises(LookupError, match="the last one"):
         some.map(job, ((i,) for i in range(jobs)))
     assert sorted(ended) == list(range(jobs - 1))
+
+
+def test_an_error_in_one_path_ends_the_others(monkeypatch):
+    """Ctrl-C is such an error: nobody wants to wait for what is thrown away."""
+    with_cpus(monkeypatch, 2)
+    picks, real = [], greedy._Path.pick
+
+    def pick(path, *args):
+        if path.lam == 1.0:
+            raise KeyboardInterrupt
+        picks.append(path.lam)
+        time.sleep(0.01)
+        return real(path, *args)
+
+    monkeypatch.setattr(greedy._Path, "pick", pick)
+    with pytest.raises(KeyboardInterrupt):
+        select(np.diag(np.arange(1.0, 400.0)), 300, lam=np.arange(1.0, 30.0))
+    assert len(picks) < 300, "not even one of the other paths was walked to its end"
+
+
+def test_interrupted_while_it_waits_map_lets_no_further_job_be_taken(monkeypatch):
+    with_cpus(monkeypatch, 2)
+    done, caller = [], threading.current_thread()
+
+    def job(i):
+        if threading.current_thread() is caller:
+            while not done:  # the other one has a job, too
+                time.sleep(0.001)
+            raise KeyboardInterrupt
+        done.append(i)
+        time.sleep(0.05)
+
+    with pytest.raises(KeyboardInterrupt), Workers() as some:
+        some.map(job, ((i,) for i in range(1000)))
+    assert some.failed
+    assert len(done) < 100
+
+
+def test_where_no_thread_can_be_started_one_does_it_all(monkeypatch):
+    want = select(block(900).T @ block(900), 10, lam=[0.1, 1.0])
+
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    with_cpus(monkeypatch, 4)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    for got, wanted in zip(select(block(900).T @ block(900), 10, lam=[0.1, 1.0]), want, strict=True):
+        assert np.array_equal(got.loss, wanted.loss)
+
+
+@pytest.mark.parametrize(("n", "k", "lams"), [(700, 650, 1), (600, 5, 20), (600, 33, 8)])
+@pytest.mark.parametrize("in_step", [False, True])
+def test_no_more_memory_than_is_planned_for(monkeypatch, n, k, lams, in_step):
+    monkeypatch.setattr(greedy, "_LARGE", 0 if in_step else 2**60)
+    A = np.random.default_rng(0).standard_normal((n + 100, n)) * np.logspace(0, -3, n)
+    G, values = A.T @ A, np.logspace(-1, 1, lams)
+    select(G, 1, lam=values)
+    tracemalloc.start()
+    try:
+        select(G, k, lam=values)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= needs.select_need(n, k, lams).work - 2 * G.nbytes, "besides the two Grams, which were there before"
 
 
 def test_map_of_nothing_is_nothing():

@@ -3,7 +3,8 @@
     python examples/benchmarks/solver.py [--repeat 5] [--markdown FILE]
 
 The unit is one read of the Gram: NumPy's ``G @ v`` with BLAS as it comes. Times are medians; the spread is half the
-range between the quartiles, relative to the median.
+range between the quartiles, relative to the median. With n = 2048 the Gram has 34 MB: where the caches of the cores
+together hold it, the unit is half of what it is elsewhere, and the ratio twice as large.
 """
 
 import argparse

@@ -31,10 +31,6 @@ class Sums:
     diag_h: Array
     diag_r: Array
 
-    def copy(self) -> Sums:
-        """Return sums that can be updated apart."""
-        return Sums(self.eta.copy(), self.rho.copy(), self.diag_h.copy(), self.diag_r.copy())
-
 
 class Base(Protocol):
     """The matrix G, in whatever form it is kept, divided by the power of two ``unit``."""

@@ -24,8 +24,8 @@ Columns = Sequence[int] | Sequence[str] | NDArray[Any]
 
 EPS = float(np.finfo(np.float64).eps)
 OBJECTIVES = ("unselected", "all")
-# Gains closer than this are one gain: the lowest index wins whatever the order of summation was.
-_TIE = 1e-12
+# Gains are known to this share of the loss at the start; closer ones are a tie, and the lowest index wins.
+_ROUNDING = 16 * EPS
 # A refresh is due when the loss has fallen to this share of the loss at the last one.
 _REFRESH_SHARE = 1e-3
 # With less than this share of the loss at the start, h and r are too small against the columns that paths share.
@@ -95,7 +95,7 @@ def select(
     ----------
     source : `Moments`, an n x n Gram, or `Factor` of a wide block.
     k : how many columns, those in ``include`` counted.
-    lam : lambda on the prepared Gram, or several: their paths then share the reads of the Gram.
+    lam : lambda on the prepared Gram, or several: their paths then share the reads of a large Gram.
     include, exclude : columns (indices or names) taken first, in this order, and columns never taken. Excluded
         columns still count in the loss.
     center, scale : preparation of `Moments`, see `Moments.preparation`.
@@ -163,7 +163,7 @@ class _Shared:
         own = [path for path in paths if not path.shares]
         rows = [self._base.column(w) for w in new] + [row for path in own for row in path.state.masked]
         products = self._products(np.array(rows).reshape(-1, self._base.n))
-        self._found.update(zip(new, products, strict=False))
+        self._found.update((w, product.copy()) for w, product in zip(new, products, strict=False))
         for path, product in zip(own, products[len(new) :].reshape(-1, 2, self._base.n), strict=True):
             path.state.product[:] = product
         for path in paths:
@@ -258,7 +258,7 @@ class _Path:
 
     def walk(self, workers: Workers) -> None:
         """Make all picks."""
-        while self.advance(workers):
+        while not workers.failed and self.advance(workers):
             pass
 
     def advance(self, workers: Workers) -> bool:
@@ -294,7 +294,7 @@ class _Path:
             self._free,
             self._lam,
             self._drops,
-            _TIE,
+            _ROUNDING * self._start,
             self._gain,
         )
         if t < len(self._rules.include):
@@ -338,6 +338,8 @@ class _Path:
             self._loss = max(self._loss - self._exact, 0.0)
             self.state.now[steps.PICK] = t
             self.state.alpha[t], self.state.own[t] = self._lam + self.state.h[w], self.state.r[w]
+        elif self._drops:
+            self.shares = False  # it does not count any more, but has no factors from which that could follow
         if self._drops:
             self.state.mask[w] = 0.0
         self._free[w] = False

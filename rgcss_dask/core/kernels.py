@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# Sums may be reordered into vector lanes. Not "fast": NaN and infinity keep their meaning.
+# Sums may be reordered into vector lanes. Not "fast": NaN and infinity keep their meaning. (Numba does not see that
+# these options have changed: remove what it has kept, `__pycache__/*.nb*`, when you change them.)
 _REORDER = {"reassoc", "contract", "nsz", "arcp"}
+# Gains closer than the first share are one gain, and no two that differ by more than the second.
+_TIES = 1e-12, 1e-6
 # Numbers in a cache line. With powers of two as dimensions, longer blocks of a column evict each other.
-_LINE = 8
+LINE = 8
 
 
 def compiled(function: Any) -> Any:
@@ -49,12 +52,12 @@ def best_gain(
     candidate: NDArray[np.bool_],
     lam: float,
     own_error_leaves: bool,
-    tie: float,
+    rounding: float,
     gain: Array,
 ) -> int:
     """Score every candidate by how much the loss falls if it is picked next, and return the best.
 
-    An exhausted column gains nothing. Of gains within ``tie`` of the best, relatively, the lowest index wins.
+    An exhausted column gains nothing. Of gains that ``rounding`` cannot tell from the best, the lowest index wins.
     """
     best = -np.inf
     for i in range(len(gain)):
@@ -69,8 +72,9 @@ def best_gain(
             if own_error_leaves:
                 gain[i] += diag_r[i] * share * share
         best = max(best, gain[i])
+    tie = min(max(rounding, _TIES[0] * abs(best)), _TIES[1] * abs(best))
     for i in range(len(gain)):
-        if candidate[i] and gain[i] >= best - tie * abs(best):
+        if candidate[i] and gain[i] >= best - tie:
             return i
     return -1
 
@@ -145,10 +149,10 @@ def add_lower(stack: NDArray[np.float32], product: Array) -> None:
 def mirror(G: Array) -> None:
     """Copy the lower triangle to the upper one, in blocks a cache line wide, of which the first cache holds enough."""
     n = len(G)
-    for a in range(0, n, _LINE):
-        for b in range(0, a + _LINE, 32):
+    for a in range(0, n, LINE):
+        for b in range(0, a + LINE, 32):
             for j in range(b, min(b + 32, n)):
-                for i in range(max(a, j + 1), min(a + _LINE, n)):
+                for i in range(max(a, j + 1), min(a + LINE, n)):
                     G[j, i] = G[i, j]
 
 
@@ -166,14 +170,14 @@ def row_squares(G: Array, out: Array, start: int, stop: int) -> None:
 def asymmetry(G: Array, start: int, stop: int) -> float:
     """Return the largest difference between an entry of rows start to stop and its mirror image.
 
-    Not finite if any entry right of the diagonal is not. In blocks as those of `mirror`.
+    Not finite if any of those is not. In blocks as those of `mirror`.
     """
     worst = finite = 0.0
     n = len(G)
     for a in range(start, stop, 32):
-        for b in range(a // _LINE * _LINE, n, _LINE):
+        for b in range(a // LINE * LINE, n, LINE):
             for i in range(a, min(a + 32, stop)):
-                for j in range(b, min(b + _LINE, n)):
+                for j in range(b, min(b + LINE, n)):
                     gap = abs(G[i, j] - G[j, i])
                     worst = max(worst, gap)
                     finite += 0.0 * gap

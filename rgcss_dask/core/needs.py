@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rgcss_dask.core.stability import planned_bytes
+from rgcss_dask.core.steps import room_for
 from rgcss_dask.core.threads import available_cpus
 
 # Rows of a Gram that a thread holds twice in a refresh, and vectors of a path besides its factors.
 _BAND, _VECTORS = 256, 64
+# Numbers for each column and pick: two factors, and what a refresh makes of them or their products with G.
+_FACTORS = 7
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,6 @@ def refine_need(n: int, k: int) -> Need:
 
 
 def _paths(n: int, k: int, lams: int) -> int:
-    """Columns of n numbers that paths of several lambdas hold."""
-    factors = 4 if lams == 1 else 7  # of several also their products with G, and the columns of G^2 that they share
-    return lams * (factors * min(k, n) + _VECTORS) + 2 * _BAND * available_cpus()  # as many as here, for want of better
+    """Columns of n numbers that the paths of so many lambdas hold."""
+    bands = 2 * _BAND * available_cpus()  # as many as here, for want of better
+    return lams * (_FACTORS * room_for(min(k, n)) + _VECTORS) + bands

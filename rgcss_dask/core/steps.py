@@ -1,6 +1,8 @@
 """The steps of one pick, each taken by a few threads side by side that wait for each other in compiled code.
 
 For a thousand columns a step takes some ten microseconds: less than waking a thread, or handing over the GIL.
+
+All that `take` calls is in this file: by its date Numba tells whether the machine code it has kept is still right.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import numpy as np
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from rgcss_dask.core.kernels import compiled, copied_into_compiled, part_of_compiled
+from rgcss_dask.core.kernels import LINE, compiled, copied_into_compiled, part_of_compiled
 
 Array = NDArray[np.float64]
 
@@ -22,8 +24,6 @@ Array = NDArray[np.float64]
 PARTS = 8
 # Rows of G multiplied at once.
 _ROWS = 6
-# Numbers in a cache line.
-_LINE = 8
 # Picks for which the rows of the factors are widened at once: reading rows with gaps is slow, and so is moving them.
 _ROOM = 32
 # Looks at the board, some ten nanoseconds each, before other programs may have the CPU.
@@ -49,7 +49,7 @@ class State(NamedTuple):
     h: Array  # (n,): column of H
     r: Array  # (n,): column of R
     masked: Array  # (2, n): the entries of h and r that count
-    U: Array  # (n * k,): the factors of the picks, for each part in rows that widen with them, see `_factor`
+    U: Array  # (n * k,): the factors of the picks, for each part in rows that widen with them, see `_widen`
     V: Array  # (n * k,)
     alpha: Array  # (k,)
     own: Array  # (k,)
@@ -71,9 +71,11 @@ class State(NamedTuple):
     def of(cls, matrix: Array, k: int, *, lam: float = 0.0, shares: bool = False) -> State:
         """Make the arrays for k picks from G or a factor of it; all columns count, and nothing is picked.
 
-        ``shares`` says whether columns of G^2 are shared with other paths.
+        ``shares`` says whether products with G come from columns of G^2 that other paths share.
         """
-        n, k = matrix.shape[1], _rounded(k, _ROOM)
+        n, k = matrix.shape[1], room_for(k)
+        matrix = matrix.view(np.ndarray)
+        matrix.flags.writeable = False  # of matrices that can be written and those that cannot, one kind is compiled
         U, V = _zeros(2, n * k)
         G_U, G_V = _zeros(2, n * k if shares else 0)
         g, h, r, twice, eta, rho, diag_h, diag_r = _zeros(8, n)
@@ -96,7 +98,7 @@ class State(NamedTuple):
             dots=_zeros(PARTS, 3, k),
             partial_squares=_zeros(PARTS, 2),
             squares=_zeros(2),
-            sums=_zeros(PARTS, 2, n),
+            sums=_zeros(PARTS, 2, 0 if shares else n),
             product=_zeros(2, n),
             G_U=G_U,
             G_V=G_V,
@@ -122,7 +124,12 @@ class State(NamedTuple):
 
 def whole_vectors(picks: int) -> int:
     """Round a number of picks up to what is read at once; the factors of those not yet made are zero."""
-    return _rounded(picks, 2 * _LINE)
+    return _rounded(picks, 2 * LINE)
+
+
+def room_for(picks: int) -> int:
+    """Return for how many picks there is room in the factors."""
+    return _rounded(picks, _ROOM)
 
 
 def _rounded(number: int, unit: int) -> int:
@@ -134,13 +141,13 @@ def board() -> NDArray[np.int64]:
 
     For each part the last turn in which a thread has taken it, and the last in which it was done.
     """
-    return _zeros(1 + PARTS, _LINE).view(np.int64)
+    return _zeros(1 + PARTS, LINE).view(np.int64)
 
 
 def _zeros(*shape: int) -> Array:
     """Return zeros that begin with a cache line: a vector that lies in two of them takes two reads."""
-    room = np.zeros(math.prod(shape) + _LINE)
-    start = -room.ctypes.data // 8 % _LINE
+    room = np.zeros(math.prod(shape) + LINE)
+    start = -room.ctypes.data // 8 % LINE
     return room[start : start + math.prod(shape)].reshape(shape)
 
 
@@ -166,7 +173,8 @@ def take(board: NDArray[np.int64], me: int, threads: int, step: int, state: Stat
             now = _next(now, scores)
         else:
             turn, now = _awaited(board, turn)
-    _conclude(state, step, scores)
+    if leads:
+        _conclude(state, step, scores)
 
 
 @part_of_compiled

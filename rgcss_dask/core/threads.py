@@ -46,12 +46,12 @@ def cpu_quota(control: Path = Path("/sys/fs/cgroup")) -> int:
 
     Threads beyond it make all of them wait.
     """
-    quota, period = "max", "1"
-    with suppress(OSError, ValueError):
-        quota, period = (control / "cpu.max").read_text().split()
-    with suppress(OSError):  # version 1 of control groups
-        quota, period = ((control / "cpu" / f"cpu.cfs_{what}_us").read_text() for what in ("quota", "period"))
-    return sys.maxsize if quota == "max" or int(quota) < 0 else int(quota) // int(period)
+    quota, period = -1, 1
+    with suppress(OSError, ValueError):  # where there is no limit it says "max"
+        quota, period = map(int, (control / "cpu.max").read_text().split())
+    with suppress(OSError, ValueError):  # version 1 of control groups
+        quota, period = (int((control / "cpu" / f"cpu.cfs_{what}_us").read_text()) for what in ("quota", "period"))
+    return sys.maxsize if quota < 0 or period < 1 else quota // period
 
 
 class _WhileAny:

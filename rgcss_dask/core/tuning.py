@@ -124,7 +124,7 @@ def cross_validate(
 ) -> CrossValidation:
     """Choose lambda and the number of columns by the loss on rows that were not used to choose or to fit.
 
-    For each fold, columns and weights are learnt on the other folds, for all lambdas in step, and every prefix of the
+    For each fold, columns and weights are learnt on the other folds, for all lambdas together, and every prefix of the
     picks is measured on the fold. Centring and scaling are learnt on the other folds too. Nothing but moments is
     needed, so there is no further pass. Time O(folds k n^2 lambdas), memory some four Grams besides the moments.
 
@@ -194,7 +194,7 @@ class _How:
     scale: float | str | ArrayLike | None
 
     def paths(self, G: Array, lams: Array) -> list[Selection]:
-        """Select on a Gram for all lambdas in step."""
+        """Select on a Gram for all lambdas."""
         return select(G, self.k, lam=lams, objective=self.objective, include=self.include, exclude=self.exclude)
 
     def refit(self, moments: Moments, k: int, lam: float) -> Selection:
