@@ -349,6 +349,17 @@ def _weigh_factors(state: State) -> None:
         state.weights[0, j], state.weights[1, j] = state.alpha[j] * u[j], state.alpha[j] * v[j] + state.own[j] * u[j]
 
 
+@part_of_compiled
+def _weighed(weights: Array, u: Array, v: Array, t: int) -> tuple[float, float]:
+    """Return what past picks take from an entry of h and of r, given one row of the factors or of G times those."""
+    a = b = c = 0.0
+    for j in range(t):
+        a += weights[0, j] * u[j]
+        b += weights[1, j] * u[j]
+        c += weights[0, j] * v[j]
+    return a, b + c
+
+
 @copied_into_compiled
 def _residual_column(state: State, part: int) -> None:
     """Take column w of H and of R from column w of G and the factors of the past picks.
@@ -356,7 +367,6 @@ def _residual_column(state: State, part: int) -> None:
     On the same reading of the factors: the entries that count, x and y, and u_j'x, u_j'y, v_j'x, x'x and x'y.
     """
     t, w, drops = state.now[PAST], state.now[COLUMN_AT], state.now[DROPS]
-    on_u, on_r = state.weights[0], state.weights[1]
     ux, uy, vx = state.dots[part, 0], state.dots[part, 1], state.dots[part, 2]
     for j in range(t):
         ux[j] = uy[j] = vx[j] = 0.0
@@ -366,12 +376,8 @@ def _residual_column(state: State, part: int) -> None:
     for i in range(start, stop):
         at = first + (i - start) * width
         u, v = state.U[at : at + t], state.V[at : at + t]
-        a = b = c = 0.0
-        for j in range(t):
-            a += on_u[j] * u[j]
-            b += on_r[j] * u[j]
-            c += on_u[j] * v[j]
-        h, r = state.g[i] - a, state.g[i] - (b + c)
+        of_h, of_r = _weighed(state.weights, u, v, t)
+        h, r = state.g[i] - of_h, state.g[i] - of_r
         m = 0.0 if drops and i == w else state.mask[i]
         x, y = m * h, m * r
         state.h[i], state.r[i], state.masked[0, i], state.masked[1, i] = h, r, x, y
@@ -516,8 +522,7 @@ def _multiply_by_shared(state: State, part: int) -> None:
     with K = G_SS + lam I.
     """
     t, w, pick, drops = state.now[PAST], state.now[COLUMN_AT], state.now[PICK], state.now[DROPS]
-    on_u, on_r, lam = state.weights[0], state.weights[1], state.lam
-    alpha, own, hw, rw = state.alpha[pick], state.own[pick], state.h[w], state.r[w]
+    lam, alpha, own, hw, rw = state.lam, state.alpha[pick], state.own[pick], state.h[w], state.r[w]
     start, stop = _rows(len(state.h), part)
     first, width = _first(state, part), _width_for(state)
     _widen(state, state.G_U, part)
@@ -525,12 +530,8 @@ def _multiply_by_shared(state: State, part: int) -> None:
     for i in range(start, stop):
         at = first + (i - start) * width
         u, v = state.G_U[at : at + width], state.G_V[at : at + width]
-        a = b = c = 0.0
-        for j in range(t):
-            a += on_u[j] * u[j]
-            b += on_r[j] * u[j]
-            c += on_u[j] * v[j]
-        Gh, Gr = state.twice[i] - a, state.twice[i] - (b + c)
+        of_h, of_r = _weighed(state.weights, u, v, t)
+        Gh, Gr = state.twice[i] - of_h, state.twice[i] - of_r
         u[pick] = Gh / alpha
         v[pick] = (Gr - own * u[pick]) / alpha
         if drops:
