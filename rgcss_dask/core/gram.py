@@ -77,13 +77,13 @@ class Gram:
 
     def multiply(self, X: Array, workers: Workers) -> Array:
         out = np.empty_like(X)
-        bands = split(self.n, workers.count)
+        bands = _split(self.n, workers.count)
         workers.map(lambda a, b: np.matmul(X, self.matrix[:, a:b], out=out[:, a:b]), bands)
         return out
 
     def first_sums(self, workers: Workers) -> Sums:
         squares = np.empty(self.n)
-        workers.map(kernels.row_squares, ((self.matrix, squares, a, b) for a, b in split(self.n, workers.count)))
+        workers.map(kernels.row_squares, ((self.matrix, squares, a, b) for a, b in _split(self.n, workers.count)))
         return Sums(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
 
     def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
@@ -173,12 +173,44 @@ class Factor:
         return np.concatenate([values, np.zeros(self.n - len(values))])
 
 
+def checked_gram(source: ArrayLike) -> Array:
+    """Return a Gram as a float64 array, or say why it cannot be one."""
+    G = np.asarray(source)
+    check_real(G.dtype)
+    if G.ndim != 2 or G.shape[0] != G.shape[1] or len(G) == 0:
+        raise ValueError(
+            f"a Gram must be square, one row and column per column of the data; got shape {G.shape}. "
+            "For rows use Moments.of(rows) or, when there are fewer rows than columns, Factor(rows)."
+        )
+    G = np.ascontiguousarray(G, dtype=np.float64)
+    diagonal = np.diagonal(G)
+    with Workers() as workers:
+        bands = _split(len(G), 4 * workers.count)
+        asymmetry = float(np.max(workers.map(kernels.asymmetry, ((G, a, b) for a, b in bands))))
+    if not np.isfinite(asymmetry) and not np.all(np.isfinite(G)):
+        i, j = (int(x) for x in np.argwhere(~np.isfinite(G))[0])
+        raise ValueError(f"a Gram must be finite; entry ({i}, {j}) is {G[i, j]}. Leave out or fill such rows first.")
+    if np.any(diagonal < 0):
+        i = int(np.argmin(diagonal))
+        raise ValueError(
+            f"a Gram cannot have a negative diagonal; entry ({i}, {i}) is {diagonal[i]:g}. Is it A'A of real data?"
+        )
+    if asymmetry > 1e-10 * float(diagonal.max()):
+        gap = np.abs(G - G.T)
+        i, j = (int(x) for x in np.unravel_index(gap.argmax(), gap.shape))
+        raise ValueError(
+            f"a Gram must be symmetric; entries ({i}, {j}) and ({j}, {i}) differ by {gap[i, j]:g}. "
+            "Use (G + G.T) / 2 if that is meant."
+        )
+    return G
+
+
 def _unit(largest: float) -> float:
     """Return the power of two to divide by: 1 unless squares would leave the range of float64."""
     return 1.0 if largest == 0.0 or 1.0 / _SAFE < largest < _SAFE else 2.0 ** round(np.log2(largest))
 
 
-def split(n: int, parts: int) -> list[tuple[int, int]]:
+def _split(n: int, parts: int) -> list[tuple[int, int]]:
     """Cut n rows into parts, none too small to be worth a thread."""
     parts = min(parts, max(1, n // 128))
     edges = [n * i // parts for i in range(parts + 1)]

@@ -12,8 +12,8 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate, kernels, steps
-from rgcss_dask.core.accumulate import check_real, is_whole
-from rgcss_dask.core.gram import Base, Factor, Gram, Sums, split
+from rgcss_dask.core.accumulate import is_whole
+from rgcss_dask.core.gram import Base, Factor, Gram, Sums, checked_gram
 from rgcss_dask.core.moments import Moments, column_indices
 from rgcss_dask.core.selection import Selection, Stop
 from rgcss_dask.core.threads import single_threaded_blas
@@ -430,38 +430,6 @@ def _base(
     if isinstance(source, Factor):
         return source, None, None, None
     return Gram(checked_gram(source)), None, None, None
-
-
-def checked_gram(source: ArrayLike) -> Array:
-    """Return a Gram as a float64 array, or say why it cannot be one."""
-    G = np.asarray(source)
-    check_real(G.dtype)
-    if G.ndim != 2 or G.shape[0] != G.shape[1] or len(G) == 0:
-        raise ValueError(
-            f"a Gram must be square, one row and column per column of the data; got shape {G.shape}. "
-            "For rows use Moments.of(rows) or, when there are fewer rows than columns, Factor(rows)."
-        )
-    G = np.ascontiguousarray(G, dtype=np.float64)
-    diagonal = np.diagonal(G)
-    with Workers() as workers:
-        bands = split(len(G), 4 * workers.count)
-        asymmetry = float(np.max(workers.map(kernels.asymmetry, ((G, a, b) for a, b in bands))))
-    if not np.isfinite(asymmetry) and not np.all(np.isfinite(G)):
-        i, j = (int(x) for x in np.argwhere(~np.isfinite(G))[0])
-        raise ValueError(f"a Gram must be finite; entry ({i}, {j}) is {G[i, j]}. Leave out or fill such rows first.")
-    if np.any(diagonal < 0):
-        i = int(np.argmin(diagonal))
-        raise ValueError(
-            f"a Gram cannot have a negative diagonal; entry ({i}, {i}) is {diagonal[i]:g}. Is it A'A of real data?"
-        )
-    if asymmetry > 1e-10 * float(diagonal.max()):
-        gap = np.abs(G - G.T)
-        i, j = (int(x) for x in np.unravel_index(gap.argmax(), gap.shape))
-        raise ValueError(
-            f"a Gram must be symmetric; entries ({i}, {j}) and ({j}, {i}) differ by {gap[i, j]:g}. "
-            "Use (G + G.T) / 2 if that is meant."
-        )
-    return G
 
 
 def _warn(done: list[Selection], k: int, base: Base) -> None:

@@ -10,8 +10,8 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate
-from rgcss_dask.core.gram import Gram, Sums
-from rgcss_dask.core.greedy import Columns, checked_gram
+from rgcss_dask.core.gram import Gram, Sums, checked_gram
+from rgcss_dask.core.greedy import Columns
 from rgcss_dask.core.moments import Moments, column_indices
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.threads import single_threaded_blas

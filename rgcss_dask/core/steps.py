@@ -49,7 +49,7 @@ class State(NamedTuple):
     h: Array  # (n,): column of H
     r: Array  # (n,): column of R
     masked: Array  # (2, n): the entries of h and r that count
-    U: Array  # (n * k,): the factors of the picks, for each part in rows that widen with them, see `_widen`
+    U: Array  # (n * k,): the factors of the picks, for each part in rows that widen with them, see `_widened`
     V: Array  # (n * k,)
     alpha: Array  # (k,)
     own: Array  # (k,)
@@ -327,14 +327,20 @@ def _width_for(state: State) -> int:
 
 
 @part_of_compiled
-def _widen(state: State, factor: Array, part: int) -> None:
-    """Make the rows of a part as wide as this pick needs, zero where they are new; in place, the last one first."""
+def _widened(state: State, U: Array, V: Array, part: int) -> tuple[int, int]:
+    """Make the rows of a part as wide as this pick needs; return where they begin, and how wide they are.
+
+    In place, the last one first, and zero where they are new.
+    """
     start, stop = _rows(len(state.h), part)
     first, width, wider = _first(state, part), state.now[WIDTH], _width_for(state)
     if wider > width:
         for i in range(stop - start - 1, -1, -1):
+            after, before = first + i * wider, first + i * width
             for j in range(wider - 1, -1, -1):
-                factor[first + i * wider + j] = factor[first + i * width + j] if j < width else 0.0
+                U[after + j] = U[before + j] if j < width else 0.0
+                V[after + j] = V[before + j] if j < width else 0.0
+    return first, wider
 
 
 @part_of_compiled
@@ -421,9 +427,7 @@ def _update_scores(state: State, part: int) -> None:
     xx, xy = state.squares[0], state.squares[1]
     alpha, own = state.alpha[pick], state.own[pick]
     start, stop = _rows(len(state.h), part)
-    first, width = _first(state, part), _width_for(state)
-    _widen(state, state.U, part)
-    _widen(state, state.V, part)
+    first, width = _widened(state, state.U, state.V, part)
     for i in range(start, stop):
         at = first + (i - start) * width
         uj, vj = state.U[at : at + width], state.V[at : at + width]
@@ -524,9 +528,7 @@ def _multiply_by_shared(state: State, part: int) -> None:
     t, w, pick, drops = state.now[PAST], state.now[COLUMN_AT], state.now[PICK], state.now[DROPS]
     lam, alpha, own, hw, rw = state.lam, state.alpha[pick], state.own[pick], state.h[w], state.r[w]
     start, stop = _rows(len(state.h), part)
-    first, width = _first(state, part), _width_for(state)
-    _widen(state, state.G_U, part)
-    _widen(state, state.G_V, part)
+    first, width = _widened(state, state.G_U, state.G_V, part)
     for i in range(start, stop):
         at = first + (i - start) * width
         u, v = state.G_U[at : at + width], state.G_V[at : at + width]
