@@ -88,7 +88,6 @@ class Gram:
 
     def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
         fresh = Sums(*np.zeros((4, self.n)))
-        scaled = lam * W
 
         def band(top: int) -> Sums:
             part = Sums(*np.zeros((4, self.n)))
@@ -98,8 +97,8 @@ class Gram:
                 right = min(left + _TILE, self.n)
                 C, D = (tile[: (bottom - top) * (right - left)].reshape(bottom - top, -1) for tile in room)
                 np.matmul(Y[:, top:bottom].T, Y[:, left:right], out=C)
-                np.matmul(scaled[:, top:bottom].T, W[:, left:right], out=D)
-                kernels.tile_sums(self.matrix, C, D, mask, top, left, part.eta, part.rho, part.diag_h, part.diag_r)
+                np.matmul(W[:, top:bottom].T, W[:, left:right], out=D)
+                kernels.tile_sums(self.matrix, C, D, lam, mask, top, left, part.eta, part.rho, part.diag_h, part.diag_r)
             return part
 
         # Added in order: the same bits for any number of threads.

@@ -30,8 +30,6 @@ _ROUNDING = 16 * EPS
 _REFRESH_SHARE = 1e-3
 # With less than this share of the loss at the start, h and r are too small against the columns that paths share.
 _SHARING_SHARE = 1e-4
-# Products up to which two at a time, from half of G, are faster than all with BLAS.
-_FEW = 6
 # Entries of a G that is not in the cache of a core, so that paths gain by reading it in step.
 _LARGE = 2**21
 
@@ -88,7 +86,7 @@ def select(
 
     With C the picked columns, the loss is the squared norm of A - C (C'C + lam I)^-1 C'A, over the columns not
     picked (``objective="unselected"``) or over all of them (``"all"``). ``lam=0`` is plain greedy column subset
-    selection. Time O(k n^2): each pick reads half of the Gram once; memory one Gram and 2 k n numbers, or up to 5 k n
+    selection. Time O(k n^2): each pick reads half of the Gram once; memory one Gram and k n numbers, or up to 3 k n
     for each of several lambdas.
 
     Parameters
@@ -141,7 +139,7 @@ def select(
 
 def _walk_in_step(base: Base, paths: list[_Path], workers: Workers) -> None:
     """Let all paths pick in step, so that they share what they need of G."""
-    shared, running = _Shared(base, workers), paths
+    shared, running = _Shared(base, len(paths), workers), paths
     while running:
         going = workers.map(_Path.advance, ((path, workers) for path in running))
         running = [path for path, goes in zip(running, going, strict=True) if goes]
@@ -151,10 +149,10 @@ def _walk_in_step(base: Base, paths: list[_Path], workers: Workers) -> None:
 class _Shared:
     """The columns of G^2 that paths side by side have asked for: what one of them picks, others pick too."""
 
-    def __init__(self, base: Base, workers: Workers) -> None:
-        self._base, self._workers = base, workers
-        self._pair = steps.State.of(base.matrix, 0)
-        self._team = workers.team(self._pair, alone=True)
+    def __init__(self, base: Base, paths: int, workers: Workers) -> None:
+        self._base = base
+        self._state = steps.State.of(base.matrix, 0, vectors=2 * paths)
+        self._team = workers.team(self._state, alone=True)
         self._found: dict[int, Array] = {}
 
     def multiply(self, paths: list[_Path]) -> None:
@@ -162,7 +160,7 @@ class _Shared:
         new = sorted({path.column for path in paths if path.shares} - self._found.keys())
         own = [path for path in paths if not path.shares]
         rows = [self._base.column(w) for w in new] + [row for path in own for row in path.state.masked]
-        products = self._products(np.array(rows).reshape(-1, self._base.n))
+        products = self._products(rows)
         self._found.update((w, product.copy()) for w, product in zip(new, products, strict=False))
         for path, product in zip(own, products[len(new) :].reshape(-1, 2, self._base.n), strict=True):
             path.state.product[:] = product
@@ -170,18 +168,15 @@ class _Shared:
             if path.shares:
                 path.state.twice[:] = self._found[path.column]
 
-    def _products(self, X: Array) -> Array:
-        """Return X G."""
-        if len(X) > _FEW:
-            return self._base.multiply(X, self._workers)
-        out = np.empty_like(X)
-        for start in range(0, len(X), 2):
-            pair = slice(start, min(start + 2, len(X)))
-            self._pair.masked[: len(X[pair])] = X[pair]
+    def _products(self, rows: list[Array]) -> Array:
+        """Multiply each by G: all on one reading of it."""
+        self._state.now[steps.VECTORS] = len(rows) + len(rows) % 2
+        for place, row in zip(self._state.masked, rows, strict=False):
+            place[:] = row
+        if rows:
             self._team.take(self._base.product_step)
-            out[pair] = self._pair.product[: len(X[pair])]
-        self._team.dismiss()
-        return out
+            self._team.dismiss()
+        return self._state.product[: len(rows)]
 
 
 @dataclass
@@ -220,7 +215,7 @@ class _Rules:
 class _Path:
     """One lambda's way through the columns: the picks so far, their factors, and the sums behind the scores.
 
-    H = G - sum_j alpha_j u_j u_j' and R = G - sum_j (alpha_j (u_j v_j' + v_j u_j') + own_j u_j u_j') are never formed.
+    H = G - Y Y' and R = H - lam W'W, with Y = G_S' L^-T, W = L^-T Y' and L L' = G_SS + lam I, are never formed.
     """
 
     def __init__(self, base: Base, rules: _Rules, lam: float, spectrum: Array | None, *, in_step: bool) -> None:
@@ -334,10 +329,8 @@ class _Path:
     def _take(self, w: int) -> None:
         """Make ``w`` a pick: the loss, and what still counts."""
         if self.moved:
-            t = len(self._columns)
             self._loss = max(self._loss - self._exact, 0.0)
-            self.state.now[steps.PICK] = t
-            self.state.alpha[t], self.state.own[t] = self._lam + self.state.h[w], self.state.r[w]
+            self.state.now[steps.PICK] = len(self._columns)
         elif self._drops:
             self.shares = False  # it does not count any more, but has no factors from which that could follow
         if self._drops:
@@ -366,9 +359,8 @@ class _Path:
         self._team.dismiss()
         state, t = self.state, len(self._columns)
         picks = np.array(self._columns, dtype=np.intp)
-        Y = np.multiply(state.u(t).T, np.sqrt(state.alpha[:t, None]), order="C")
-        L = np.tril(Y[:, picks].T, -1) + np.diag(np.sqrt(state.alpha[:t]))
-        W = scipy.linalg.solve_triangular(L, Y, lower=True, trans=1) if t else Y
+        Y = state.factors(t)
+        W = scipy.linalg.solve_triangular(state.L[:t, :t], Y, lower=True, trans=1) if t else Y
         sums = self._base.sums(picks, Y, W, self._lam, state.mask, workers)
         # Rounding in G reaches H and R magnified by the weights: below that nothing can be told from it.
         roots = np.sqrt(self._base.diagonal)

@@ -81,9 +81,19 @@ def best_gain(
 
 @compiled
 def tile_sums(
-    G: Array, C: Array, D: Array, mask: Array, top: int, left: int, eta: Array, rho: Array, diag_h: Array, diag_r: Array
+    G: Array,
+    C: Array,
+    D: Array,
+    lam: float,
+    mask: Array,
+    top: int,
+    left: int,
+    eta: Array,
+    rho: Array,
+    diag_h: Array,
+    diag_r: Array,
 ) -> None:
-    """Add one tile of H = G - C and R = H - D, with its first entry at (top, left) of G, to the sums.
+    """Add one tile of H = G - C and R = H - lam D, with its first entry at (top, left) of G, to the sums.
 
     A tile right of the diagonal stands below it too, so half of the matrix is enough.
     """
@@ -97,7 +107,7 @@ def tile_sums(
         e = p = 0.0
         for j in range(cols):
             h = g[j] - c[j]
-            r = h - d[j]
+            r = h - lam * d[j]
             e += counts[j] * h * h
             p += counts[j] * h * r
             eta_left[j] += m * h * h
@@ -106,7 +116,7 @@ def tile_sums(
         rho[row] += p
         if not mirrored:
             diag_h[row] = g[i] - c[i]
-            diag_r[row] = diag_h[row] - d[i]
+            diag_r[row] = diag_h[row] - lam * d[i]
 
 
 @compiled

@@ -10,8 +10,8 @@ from rgcss_dask.core.threads import available_cpus
 
 # Rows of a Gram that a thread holds twice in a refresh, and vectors of a path besides its factors.
 _BAND, _VECTORS = 256, 64
-# Numbers for each column and pick: two factors, and what a refresh makes of them or their products with G.
-_FACTORS = 7
+# Numbers for each column and pick: its factor, with that times G and its column of G^2, and three while refreshing.
+_FACTORS = 6
 
 
 @dataclass(frozen=True)
@@ -52,4 +52,5 @@ def refine_need(n: int, k: int) -> Need:
 def _paths(n: int, k: int, lams: int) -> int:
     """Columns of n numbers that the paths of so many lambdas hold."""
     bands = 2 * _BAND * available_cpus()  # as many as here, for want of better
-    return lams * (_FACTORS * room_for(min(k, n)) + _VECTORS) + bands
+    picks = room_for(min(k, n))
+    return lams * (_FACTORS * picks + picks * picks // n + _VECTORS) + bands

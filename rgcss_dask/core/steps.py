@@ -34,33 +34,31 @@ _LATE = 200
 # a column of G^2, and the scores.
 COLUMN, PRODUCT, FACTOR_PRODUCT, ADD_UP, FACTOR_ADD_UP, SHARED_PRODUCT, SCORES, NONE = range(8)
 # Places in `State.now`: the column looked at, whether a picked column counts no longer, how many picks are before this
-# one in whole vectors, the number of this one, and for how many there is room in the rows of the factors.
-COLUMN_AT, DROPS, PAST, PICK, WIDTH = range(5)
+# one in whole vectors, the number of this one, for how many there is room in the rows of the factors, and how many
+# vectors to multiply by G, an even number.
+COLUMN_AT, DROPS, PAST, PICK, WIDTH, VECTORS = range(6)
 
 
 class State(NamedTuple):
     """What the threads share: the arrays of one path, and where it is."""
 
     matrix: Array  # G (n, n), or a factor of it (m, n)
-    now: NDArray[np.int64]  # (5,)
+    now: NDArray[np.int64]  # (6,)
     lam: float
     mask: Array  # (n,): which columns count in the loss
     g: Array  # (n,): column of G
     h: Array  # (n,): column of H
     r: Array  # (n,): column of R
-    masked: Array  # (2, n): the entries of h and r that count
-    U: Array  # (n * k,): the factors of the picks, for each part in rows that widen with them, see `_widened`
-    V: Array  # (n * k,)
-    alpha: Array  # (k,)
-    own: Array  # (k,)
-    weights: Array  # (5, k): how much each factor counts in h and r, and then in the scores
-    dots: Array  # (parts, 3, k): u_j'x, u_j'y and v_j'x, with x and y the masked h and r
+    masked: Array  # (vectors, n): what to multiply by G, for a path the entries of h and r that count
+    Y: Array  # (n * k,): the factors of the picks, for each part in rows that widen with them, see `_widened`
+    L: Array  # (k, k): the picked rows of Y, with the roots of the alphas on the diagonal: L L' = G_SS + lam I
+    weights: Array  # (5, k): how much each factor counts in h and r, and then in H x, H y and R x
+    dots: Array  # (parts, 2, k): Y'x and Y'y, with x and y the masked h and r
     partial_squares: Array  # (parts, 2)
     squares: Array  # (2,): x'x and x'y
-    sums: Array  # (parts, 2, n): what each part adds to the product
-    product: Array  # (2, n): G times the masked h and r
-    G_U: Array  # (n * k,): G times the factors, kept as those are; empty if no column of G^2 is shared
-    G_V: Array  # (n * k,)
+    sums: Array  # (parts, vectors, n): what each part adds to the product
+    product: Array  # (vectors, n): G times those
+    G_Y: Array  # (n * k,): G times the factors, kept as those are; empty if no column of G^2 is shared
     twice: Array  # (n,): the shared column of G^2
     eta: Array  # (n,)
     rho: Array  # (n,)
@@ -68,7 +66,7 @@ class State(NamedTuple):
     diag_r: Array  # (n,)
 
     @classmethod
-    def of(cls, matrix: Array, k: int, *, lam: float = 0.0, shares: bool = False) -> State:
+    def of(cls, matrix: Array, k: int, *, lam: float = 0.0, vectors: int = 2, shares: bool = False) -> State:
         """Make the arrays for k picks from G or a factor of it; all columns count, and nothing is picked.
 
         ``shares`` says whether products with G come from columns of G^2 that other paths share.
@@ -76,32 +74,27 @@ class State(NamedTuple):
         n, k = matrix.shape[1], room_for(k)
         matrix = matrix.view(np.ndarray)
         matrix.flags.writeable = False  # of matrices that can be written and those that cannot, one kind is compiled
-        U, V = _zeros(2, n * k)
-        G_U, G_V = _zeros(2, n * k if shares else 0)
+        L = _zeros(k, k)
+        np.fill_diagonal(L, 1.0)
         g, h, r, twice, eta, rho, diag_h, diag_r = _zeros(8, n)
-        alpha, own = _zeros(2, k)
-        alpha[:] = 1.0
         return cls(
             matrix=matrix,
-            now=np.zeros(5, dtype=np.int64),
+            now=np.array([0, 0, 0, 0, 0, vectors]),
             lam=lam,
             mask=np.ones(n),
             g=g,
             h=h,
             r=r,
-            masked=_zeros(2, n),
-            U=U,
-            V=V,
-            alpha=alpha,
-            own=own,
+            masked=_zeros(vectors, n),
+            Y=_zeros(n * k),
+            L=L,
             weights=_zeros(5, k),
-            dots=_zeros(PARTS, 3, k),
+            dots=_zeros(PARTS, 2, k),
             partial_squares=_zeros(PARTS, 2),
             squares=_zeros(2),
-            sums=_zeros(PARTS, 2, 0 if shares else n),
-            product=_zeros(2, n),
-            G_U=G_U,
-            G_V=G_V,
+            sums=_zeros(PARTS, vectors, 0 if shares else n),
+            product=_zeros(vectors, n),
+            G_Y=_zeros(n * k if shares else 0),
             twice=twice,
             eta=eta,
             rho=rho,
@@ -109,16 +102,16 @@ class State(NamedTuple):
             diag_r=diag_r,
         )
 
-    def u(self, picks: int) -> Array:
-        """Return the first factor of so many picks, (n, picks); zero for those that have not changed anything."""
-        whole = np.zeros((len(self.h), picks))
+    def factors(self, picks: int) -> Array:
+        """Return Y', the factors of so many picks, (picks, n); zero for those that have not changed anything."""
+        whole = np.zeros((picks, len(self.h)))
         width = int(self.now[WIDTH])
         made = min(picks, width)
         for part in range(PARTS):
             start, stop = _rows.py_func(len(self.h), part)
             first = _first.py_func(self, part)
-            rows = self.U[first : first + (stop - start) * width].reshape(stop - start, width)
-            whole[start:stop, :made] = rows[:, :made]
+            rows = self.Y[first : first + (stop - start) * width].reshape(stop - start, width)
+            whole[:made, start:stop] = rows[:, :made].T
         return whole
 
 
@@ -184,6 +177,7 @@ def _conclude(state: State, step: int, scores: bool) -> None:
         _weigh_products(state)
     if scores:
         state.now[WIDTH] = _width_for(state)
+        _append(state)
 
 
 @part_of_compiled
@@ -317,7 +311,7 @@ def _triangle(n: int, part: int) -> tuple[int, int]:
 @part_of_compiled
 def _first(state: State, part: int) -> int:
     """Return where the rows of a part begin in a factor."""
-    return len(state.h) * part // PARTS * len(state.alpha)
+    return len(state.h) * part // PARTS * len(state.L)
 
 
 @part_of_compiled
@@ -327,7 +321,7 @@ def _width_for(state: State) -> int:
 
 
 @part_of_compiled
-def _widened(state: State, U: Array, V: Array, part: int) -> tuple[int, int]:
+def _widened(state: State, Y: Array, part: int) -> tuple[int, int]:
     """Make the rows of a part as wide as this pick needs; return where they begin, and how wide they are.
 
     In place, the last one first, and zero where they are new.
@@ -338,51 +332,84 @@ def _widened(state: State, U: Array, V: Array, part: int) -> tuple[int, int]:
         for i in range(stop - start - 1, -1, -1):
             after, before = first + i * wider, first + i * width
             for j in range(wider - 1, -1, -1):
-                U[after + j] = U[before + j] if j < width else 0.0
-                V[after + j] = V[before + j] if j < width else 0.0
+                Y[after + j] = Y[before + j] if j < width else 0.0
     return first, wider
 
 
 @part_of_compiled
 def _weigh_factors(state: State) -> None:
-    """Find how much of each past pick's u and v is in the column: alpha_j u_j[w], and r_j[w]."""
+    """Find how much of each factor is in columns w of H and R."""
     t, w, part = state.now[PAST], state.now[COLUMN_AT], 0
     while w >= _rows(len(state.h), part)[1]:
         part += 1
     at = _first(state, part) + (w - _rows(len(state.h), part)[0]) * state.now[WIDTH]
-    u, v = state.U[at : at + t], state.V[at : at + t]
+    y = state.Y[at : at + t]
     for j in range(t):
-        state.weights[0, j], state.weights[1, j] = state.alpha[j] * u[j], state.alpha[j] * v[j] + state.own[j] * u[j]
+        state.weights[0, j] = y[j]
+    _weigh_for_r(state, state.weights[0], state.weights[1])
 
 
 @part_of_compiled
-def _weighed(weights: Array, u: Array, v: Array, t: int) -> tuple[float, float]:
-    """Return what past picks take from an entry of h and of r, given one row of the factors or of G times those."""
-    a = b = c = 0.0
+def _weigh_for_r(state: State, of_h: Array, of_r: Array) -> None:
+    """Find the weights that stand in R where ``of_h`` stands in H: R = G - Y (I + lam L^-1 L^-T) Y', and H = G - Y Y'.
+
+    No eigenvalue of L L' is below lam, so that what is solved for here is not magnified.
+    """
+    t, lam, L, z = state.now[PAST], state.lam, state.L, of_r
     for j in range(t):
-        a += weights[0, j] * u[j]
-        b += weights[1, j] * u[j]
-        c += weights[0, j] * v[j]
-    return a, b + c
+        z[j] = of_h[j]
+    if lam == 0.0:
+        return
+    for j in range(t - 1, -1, -1):
+        z[j] /= L[j, j]
+        row, before, zj = L[j, :j], z[:j], z[j]
+        for i in range(j):
+            before[i] -= zj * row[i]
+    for j in range(t):
+        row, before, dot = L[j, :j], z[:j], 0.0
+        for i in range(j):
+            dot += row[i] * before[i]
+        z[j] = (z[j] - dot) / L[j, j]
+    for j in range(t):
+        z[j] = of_h[j] + lam * z[j]
+
+
+@part_of_compiled
+def _append(state: State) -> None:
+    """Make the pick a row of L."""
+    pick, w = state.now[PICK], state.now[COLUMN_AT]
+    for j in range(pick):
+        state.L[pick, j] = state.weights[0, j]
+    state.L[pick, pick] = np.sqrt(state.lam + state.h[w])
+
+
+@part_of_compiled
+def _weighed(weights: Array, y: Array, t: int) -> tuple[float, float]:
+    """Return what past picks take from an entry of h and of r, given one row of the factors or of G times those."""
+    of_h = of_r = 0.0
+    for j in range(t):
+        of_h += weights[0, j] * y[j]
+        of_r += weights[1, j] * y[j]
+    return of_h, of_r
 
 
 @copied_into_compiled
 def _residual_column(state: State, part: int) -> None:
     """Take column w of H and of R from column w of G and the factors of the past picks.
 
-    On the same reading of the factors: the entries that count, x and y, and u_j'x, u_j'y, v_j'x, x'x and x'y.
+    On the same reading of the factors: the entries that count, x and y, and Y'x, Y'y, x'x and x'y.
     """
     t, w, drops = state.now[PAST], state.now[COLUMN_AT], state.now[DROPS]
-    ux, uy, vx = state.dots[part, 0], state.dots[part, 1], state.dots[part, 2]
+    to_x, to_y = state.dots[part, 0], state.dots[part, 1]
     for j in range(t):
-        ux[j] = uy[j] = vx[j] = 0.0
+        to_x[j] = to_y[j] = 0.0
     xx = xy = 0.0
     start, stop = _rows(len(state.h), part)
     first, width = _first(state, part), state.now[WIDTH]
     for i in range(start, stop):
         at = first + (i - start) * width
-        u, v = state.U[at : at + t], state.V[at : at + t]
-        of_h, of_r = _weighed(state.weights, u, v, t)
+        row = state.Y[at : at + t]
+        of_h, of_r = _weighed(state.weights, row, t)
         h, r = state.g[i] - of_h, state.g[i] - of_r
         m = 0.0 if drops and i == w else state.mask[i]
         x, y = m * h, m * r
@@ -391,24 +418,21 @@ def _residual_column(state: State, part: int) -> None:
         xy += x * y
         if m != 0.0:
             for j in range(t):
-                ux[j] += u[j] * x
-                uy[j] += u[j] * y
-                vx[j] += v[j] * x
+                to_x[j] += row[j] * x
+                to_y[j] += row[j] * y
     state.partial_squares[part, 0], state.partial_squares[part, 1] = xx, xy
 
 
 @part_of_compiled
 def _weigh_products(state: State) -> None:
-    """Add up the products with x and y from their parts, and weigh them as H x, H y and R x need them."""
-    t = state.now[PAST]
-    for j in range(t):
-        ux = uy = vx = 0.0
+    """Add up the products with x and y from their parts, and weigh the factors as H x, H y and R x need them."""
+    for j in range(state.now[PAST]):
+        to_x = to_y = 0.0
         for part in range(PARTS):
-            ux += state.dots[part, 0, j]
-            uy += state.dots[part, 1, j]
-            vx += state.dots[part, 2, j]
-        alpha, own = state.alpha[j], state.own[j]
-        state.weights[2, j], state.weights[3, j], state.weights[4, j] = alpha * ux, alpha * uy, alpha * vx + own * ux
+            to_x += state.dots[part, 0, j]
+            to_y += state.dots[part, 1, j]
+        state.weights[2, j], state.weights[3, j] = to_x, to_y
+    _weigh_for_r(state, state.weights[2], state.weights[4])
     xx = xy = 0.0
     for part in range(PARTS):
         xx += state.partial_squares[part, 0]
@@ -418,52 +442,56 @@ def _weigh_products(state: State) -> None:
 
 @copied_into_compiled
 def _update_scores(state: State, part: int) -> None:
-    """Put a pick's vectors u and v into the factors, and bring eta, rho and both diagonals up to date for it.
+    """Put a pick's vector into the factors, and bring eta, rho and both diagonals up to date for it.
 
     All in one reading of the factors.
     """
-    t, pick, dropped = state.now[PAST], state.now[PICK], float(state.now[DROPS])
-    p, q, s = state.weights[2], state.weights[3], state.weights[4]
+    t, w, pick, dropped = state.now[PAST], state.now[COLUMN_AT], state.now[PICK], float(state.now[DROPS])
+    of_hx, of_hy, of_rx = state.weights[2], state.weights[3], state.weights[4]
     xx, xy = state.squares[0], state.squares[1]
-    alpha, own = state.alpha[pick], state.own[pick]
+    alpha, own = state.lam + state.h[w], state.r[w]
+    root = np.sqrt(alpha)
     start, stop = _rows(len(state.h), part)
-    first, width = _widened(state, state.U, state.V, part)
+    first, width = _widened(state, state.Y, part)
     for i in range(start, stop):
         at = first + (i - start) * width
-        uj, vj = state.U[at : at + width], state.V[at : at + width]
-        a = b = c = d = 0.0
+        y = state.Y[at : at + width]
+        a = b = c = 0.0
         for j in range(t):
-            a += p[j] * uj[j]
-            b += q[j] * uj[j]
-            c += s[j] * uj[j]
-            d += p[j] * vj[j]
+            a += of_hx[j] * y[j]
+            b += of_hy[j] * y[j]
+            c += of_rx[j] * y[j]
         h, r, Gx, Gy = state.h[i], state.r[i], state.product[0, i], state.product[1, i]
-        Hx, Hy, Rx = Gx - a, Gy - b, Gx - (c + d)
+        Hx, Hy, Rx = Gx - a, Gy - b, Gx - c
         u = h / alpha
         v = (r - own * u) / alpha
         state.eta[i] += u * (u * xx - 2.0 * Hx) - dropped * h * h
         state.rho[i] += u * (u * xy + v * xx - Hy - Rx) - v * Hx - dropped * h * r
         state.diag_h[i] -= u * h
         state.diag_r[i] -= u * r + v * h
-        uj[pick], vj[pick] = u, v
+        y[pick] = h / root
 
 
 @copied_into_compiled
 def _multiply(state: State, part: int) -> None:
-    """Multiply G by the masked h and r, for some rows of its lower triangle only, and their mirror image.
+    """Multiply G by vectors, for some rows of its lower triangle only, and their mirror image.
 
-    Each entry of the triangle is read once and used four times, for h and r and for both of its places: half of G is
-    all that passes through memory.
+    Each entry of the triangle is read once and used four times for two vectors, in both of its places: half of G is
+    all that passes through memory, for any number of vectors.
     """
     start, stop = _triangle(len(state.h), part)
-    x, y, ox, oy = state.masked[0], state.masked[1], state.sums[part, 0], state.sums[part, 1]
-    for j in range(stop):
-        ox[j] = oy[j] = 0.0
+    vectors, X, out = state.now[VECTORS], state.masked, state.sums[part]
+    for c in range(vectors):
+        of = out[c]
+        for j in range(stop):
+            of[j] = 0.0
     whole = stop - (stop - start) % _ROWS
     for i in range(start, whole, _ROWS):
-        _multiply_rows(state.matrix, x, y, ox, oy, i)
+        for c in range(0, vectors, 2):
+            _multiply_rows(state.matrix, X[c], X[c + 1], out[c], out[c + 1], i)
     for i in range(whole, stop):
-        _multiply_row(state.matrix[i], x, y, ox, oy, i)
+        for c in range(0, vectors, 2):
+            _multiply_row(state.matrix[i], X[c], X[c + 1], out[c], out[c + 1], i)
 
 
 @copied_into_compiled
@@ -500,21 +528,28 @@ def _multiply_row(g: Array, x: Array, y: Array, ox: Array, oy: Array, i: int) ->
 
 @copied_into_compiled
 def _multiply_by_factor(state: State, part: int) -> None:
-    """Multiply F'F by the masked h and r, for some rows of F only: each row is read once and used twice."""
-    F, X, out = state.matrix, state.masked, state.sums[part]
+    """Multiply F'F by vectors, for some rows of F only: each row is read once and used twice for each vector."""
+    F, vectors, X, out = state.matrix, state.now[VECTORS], state.masked, state.sums[part]
     n = F.shape[1]
-    for j in range(n):
-        out[0, j] = out[1, j] = 0.0
+    for c in range(vectors):
+        of = out[c]
+        for j in range(n):
+            of[j] = 0.0
     start, stop = _rows(len(F), part)
     for i in range(start, stop):
-        f = F[i]
-        a = b = 0.0
-        for j in range(n):
-            a += f[j] * X[0, j]
-            b += f[j] * X[1, j]
-        for j in range(n):
-            out[0, j] += a * f[j]
-            out[1, j] += b * f[j]
+        for c in range(0, vectors, 2):
+            _multiply_factor_row(F[i], X[c], X[c + 1], out[c], out[c + 1])
+
+
+@part_of_compiled
+def _multiply_factor_row(f: Array, x: Array, y: Array, ox: Array, oy: Array) -> None:
+    a = b = 0.0
+    for j in range(len(f)):
+        a += f[j] * x[j]
+        b += f[j] * y[j]
+    for j in range(len(f)):
+        ox[j] += a * f[j]
+        oy[j] += b * f[j]
 
 
 @copied_into_compiled
@@ -526,16 +561,16 @@ def _multiply_by_shared(state: State, part: int) -> None:
     with K = G_SS + lam I.
     """
     t, w, pick, drops = state.now[PAST], state.now[COLUMN_AT], state.now[PICK], state.now[DROPS]
-    lam, alpha, own, hw, rw = state.lam, state.alpha[pick], state.own[pick], state.h[w], state.r[w]
+    lam, hw, rw = state.lam, state.h[w], state.r[w]
+    root = np.sqrt(lam + hw)
     start, stop = _rows(len(state.h), part)
-    first, width = _widened(state, state.G_U, state.G_V, part)
+    first, width = _widened(state, state.G_Y, part)
     for i in range(start, stop):
         at = first + (i - start) * width
-        u, v = state.G_U[at : at + width], state.G_V[at : at + width]
-        of_h, of_r = _weighed(state.weights, u, v, t)
+        y = state.G_Y[at : at + width]
+        of_h, of_r = _weighed(state.weights, y, t)
         Gh, Gr = state.twice[i] - of_h, state.twice[i] - of_r
-        u[pick] = Gh / alpha
-        v[pick] = (Gr - own * u[pick]) / alpha
+        y[pick] = Gh / root
         if drops:
             g, h, r = state.g[i], state.h[i], state.r[i]
             Gh -= lam * (g - h) + hw * g
@@ -548,10 +583,12 @@ def _add_up(state: State, part: int, triangle: bool) -> None:
     """Add up the product from its parts for some columns; those of a triangle end with its last row."""
     n = len(state.h)
     start, stop = _rows(n, part)
-    for i in range(start, stop):
-        state.product[0, i] = state.product[1, i] = 0.0
-    for k in range(PARTS):
-        last = min(stop, _triangle(n, k)[1]) if triangle else stop
-        for i in range(start, last):
-            state.product[0, i] += state.sums[k, 0, i]
-            state.product[1, i] += state.sums[k, 1, i]
+    for c in range(state.now[VECTORS]):
+        product = state.product[c, start:stop]
+        for i in range(stop - start):
+            product[i] = 0.0
+        for k in range(PARTS):
+            last = min(stop, _triangle(n, k)[1]) if triangle else stop
+            added = state.sums[k, c, start:last]
+            for i in range(last - start):
+                product[i] += added[i]
