@@ -39,18 +39,36 @@ def test_the_same_bits_for_any_number_of_threads(monkeypatch, wide, objective):
         assert np.array_equal(together.loss, alone.loss)
 
 
-def product(threads, board=None):
-    """Return the products of a Gram with two vectors, taken by the first of so many threads."""
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_same_bits_for_several_lambdas_in_step(monkeypatch, wide):
+    monkeypatch.setattr(greedy, "_LARGE", 0)
+    given, lams = Factor(block(500)) if wide else block(900).T @ block(900), np.logspace(-3, 3, 7)
+    with_cpus(monkeypatch, 1)
+    alone = select(given, K, lam=lams)
+    assert any(path.refreshes for path in alone), "refreshes must be among what is compared"
+    for count in (2, 3, 8, 11):
+        with_cpus(monkeypatch, count)
+        for path, wanted in zip(select(given, K, lam=lams), alone, strict=True):
+            assert np.array_equal(path.columns, wanted.columns)
+            assert np.array_equal(path.loss, wanted.loss)
+
+
+def product(threads, board=None, vectors=2, wide=False):
+    """Return the products of a Gram with some vectors, taken by the first of so many threads."""
     A = block(900)
-    state = steps.State.of(A.T @ A, 0)
-    state.masked[:] = np.random.default_rng(0).standard_normal((2, N))
-    steps.take(steps.board() if board is None else board, 0, threads, steps.PRODUCT, state, False)
+    state = steps.State.of(A if wide else A.T @ A, 0, vectors=vectors)
+    state.masked[:] = np.random.default_rng(0).standard_normal((vectors, N))
+    step = steps.FACTOR_PRODUCT if wide else steps.PRODUCT
+    steps.take(steps.board() if board is None else board, 0, threads, step, state, False)
     return state
 
 
-def test_products_are_those_of_the_matrix():
-    state = product(threads=1)
-    np.testing.assert_allclose(state.product, state.masked @ state.matrix, rtol=1e-9, atol=1e-6)
+@pytest.mark.parametrize("vectors", [2, 6])
+@pytest.mark.parametrize("wide", [False, True])
+def test_products_are_those_of_the_matrix(wide, vectors):
+    state = product(threads=1, vectors=vectors, wide=wide)
+    G = state.matrix.T @ state.matrix if wide else state.matrix
+    np.testing.assert_allclose(state.product, state.masked @ G, rtol=1e-9, atol=1e-6)
 
 
 def test_threads_that_never_come_are_not_waited_for():

@@ -151,8 +151,7 @@ class Factor:
         return (X @ self.matrix.T) @ self.matrix
 
     def first_sums(self, workers: Workers) -> Sums:
-        F = self.matrix
-        squares = np.einsum("ij,ij->j", F, (F @ F.T) @ F)
+        squares = _quadratic(_product(self.matrix, self.matrix.T, workers), self.matrix, workers)
         return Sums(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
 
     def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
@@ -160,8 +159,8 @@ class Factor:
         F = self.matrix
         E = F - F[:, picks] @ W
         counted = F * mask
-        eta = np.einsum("ij,ij->j", E, (counted @ F.T) @ E)
-        rho = np.einsum("ij,ij->j", E, (counted @ E.T) @ E)
+        eta = _quadratic(_product(counted, F.T, workers), E, workers)
+        rho = _quadratic(_product(counted, E.T, workers), E, workers)
         return Sums(eta, rho, np.einsum("ij,ij->j", F, E), np.einsum("ij,ij->j", E, E))
 
     def rows(self, picks: NDArray[np.intp]) -> Array:
@@ -207,6 +206,20 @@ def checked_gram(source: ArrayLike) -> Array:
 def _unit(largest: float) -> float:
     """Return the power of two to divide by: 1 unless squares would leave the range of float64."""
     return 1.0 if largest == 0.0 or 1.0 / _SAFE < largest < _SAFE else 2.0 ** round(np.log2(largest))
+
+
+def _product(A: Array, B: Array, workers: Workers) -> Array:
+    """Return A B, in bands of rows of A that do not depend on the number of threads."""
+    return np.concatenate(workers.map(lambda a, b: A[a:b] @ B, _split(len(A), steps.PARTS)))
+
+
+def _quadratic(S: Array, E: Array, workers: Workers) -> Array:
+    """Return e'Se for every column e of E, in bands that do not depend on the number of threads."""
+
+    def band(a: int, b: int) -> Array:
+        return np.einsum("ij,ij->j", E[:, a:b], S @ E[:, a:b])
+
+    return np.concatenate(workers.map(band, _split(E.shape[1], steps.PARTS)))
 
 
 def _split(n: int, parts: int) -> list[tuple[int, int]]:
