@@ -87,6 +87,24 @@ def test_every_pick_of_several_lambdas_in_lockstep_is_the_best_one(A, lams, obje
         check_every_pick(A, picked, lam, objective)
 
 
+@pytest.mark.parametrize("seed", [42, 330, 378, 430, 1114, 1309, 1824, 2361, 2504, 2633, 2995])
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("in_step", [False, True])
+def test_a_pick_that_turns_out_worse_than_another_gives_way(seed, wide, in_step):
+    """One more pick exhausts the data, all gains are equal but for lambda, and one column is almost picked."""
+    rng = np.random.default_rng(seed)
+    m, n, rank = rng.integers(3, 12), rng.integers(4, 8), int(rng.integers(2, 4))
+    A = rng.standard_normal((m, rank)) @ rng.standard_normal((rank, n))
+    i, j = rng.integers(n, size=2)
+    if i != j:
+        A[:, j] = rng.standard_normal() * A[:, i] + 10.0 ** -rng.uniform(0, 5) * A[:, j]
+    lams = [0.0, 10.0 ** rng.uniform(-12, 0)]
+    with always_in_step() if in_step else nullcontext():
+        picked = quiet_select(Factor(A) if wide else A.T @ A, rank, lam=lams)
+    for lam, path in zip(lams, picked, strict=True):
+        check_every_pick(A, path, lam, "unselected")
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     A=matrices(),

@@ -265,18 +265,27 @@ class _Path:
 
     def pick(self, workers: Workers) -> bool:
         """Choose the next column and find its column of H and R; False when none is left to choose."""
-        w = self._choose()
-        if w is not None and self._look(w) and not self._fresh and not self._trusted(w):
-            self.refresh(workers)
-            self.shares = False  # what is shared loses digits sooner
-            w = self._choose()
-            if w is not None:
-                self._look(w)
+        looked_at = None
+        while (w := self._choose()) is not None and w != looked_at and self._counts(w):
+            self._look(w)
+            if not self._fresh and not self._trusted(w):
+                self.refresh(workers)
+                self.shares = False  # what is shared loses digits sooner
+                looked_at = None
+            elif self._counts(w):
+                if self._exact >= self._gain[w] - _ROUNDING * self._start:
+                    break
+                looked_at = w  # its gain is exact now, and lower: is it still the best?
         if w is None:
             self._end = True
             return False
+        self.moved = self._counts(w)
         self._take(w)
         return True
+
+    def _counts(self, w: int) -> bool:
+        """Say whether anything is left in column ``w``; if not, to pick it changes nothing: its factors stay zero."""
+        return bool(self.state.diag_h[w] > self._floor[w])
 
     def _choose(self) -> int | None:
         t, state = len(self._columns), self.state
@@ -298,27 +307,19 @@ class _Path:
             return None  # the rank is used up: what is left would be chosen by rounding
         return int(best)
 
-    def _look(self, w: int) -> bool:
-        """Find h and r, columns ``w`` of H and R, and its exact gain; False if there is nothing left in that column.
-
-        Picking such a column changes nothing: its factors stay zero.
-        """
+    def _look(self, w: int) -> None:
+        """Find h and r, columns ``w`` of H and R, and what the scores know of it, now exact."""
         state = self.state
-        self.moved = bool(state.diag_h[w] > self._floor[w])
-        if self.moved:
-            state.now[steps.COLUMN_AT] = w
-            state.g[:] = self._base.column(w)
-            self._team.take(steps.COLUMN)
-            self._exact = self._exact_gain(w)
-        return self.moved
-
-    def _exact_gain(self, w: int) -> float:
-        """Work out the gain of ``w`` from its own column instead of from the tracked sums."""
-        state = self.state
-        alpha, own = self._lam + float(state.h[w]), float(state.r[w])
-        xx, xy = state.squares.tolist()
-        gain = 2.0 * xy / alpha - own / alpha * (xx / alpha)
-        return gain + own if self._drops else gain
+        state.now[steps.COLUMN_AT] = w
+        state.g[:] = self._base.column(w)
+        self._team.take(steps.COLUMN)
+        h, r, (xx, xy) = float(state.h[w]), float(state.r[w]), state.squares.tolist()
+        state.diag_h[w], state.diag_r[w] = h, r
+        alpha = self._lam + h
+        self._exact = 2.0 * xy / alpha - r / alpha * (xx / alpha) if self._counts(w) else 0.0
+        if self._drops:
+            self._exact, xx, xy = self._exact + r, xx + h * h, xy + h * r  # its own error leaves the loss
+        state.eta[w], state.rho[w] = xx, xy
 
     def _trusted(self, w: int) -> bool:
         """Say whether the tracked gain of ``w`` agrees with the exact one."""

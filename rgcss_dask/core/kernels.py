@@ -42,6 +42,12 @@ def _compile(function: Any, **options: Any) -> Any:
     return compiler(nogil=True, fastmath=_REORDER, no_cfunc_wrapper=True, **options)(function)
 
 
+@part_of_compiled
+def _certain(gain: float, left: float, rounding: float) -> float:
+    """Return what is certain of a gain, given what is left of its column and the rounding in that."""
+    return gain - abs(gain) * min(rounding / left, 1.0) if left > 0.0 else gain
+
+
 @compiled
 def best_gain(
     eta: Array,
@@ -57,7 +63,8 @@ def best_gain(
 ) -> int:
     """Score every candidate by how much the loss falls if it is picked next, and return the best.
 
-    An exhausted column gains nothing. Of gains that ``rounding`` cannot tell from the best, the lowest index wins.
+    An exhausted column gains nothing, and one of which little is left no more than rounding in G leaves certain. Of
+    gains that ``rounding`` cannot tell from the best, the lowest index wins.
     """
     best = -np.inf
     for i in range(len(gain)):
@@ -71,10 +78,10 @@ def best_gain(
             gain[i] = 2.0 * rho[i] / alpha - diag_r[i] / alpha * (eta[i] / alpha)
             if own_error_leaves:
                 gain[i] += diag_r[i] * share * share
-        best = max(best, gain[i])
+        best = max(best, _certain(gain[i], diag_h[i], floor[i] / len(gain)))
     tie = min(max(rounding, _TIES[0] * abs(best)), _TIES[1] * abs(best))
     for i in range(len(gain)):
-        if candidate[i] and gain[i] >= best - tie:
+        if candidate[i] and _certain(gain[i], diag_h[i], floor[i] / len(gain)) >= best - tie:
             return i
     return -1
 
