@@ -107,6 +107,15 @@ def test_the_page_tells_the_story(whole):
     assert len(page.all("img")) == 18
 
 
+def test_the_page_says_where_the_selection_ended_and_where_rounding_shows(write):
+    result = result_of()
+    rounding = np.where(np.arange(5) < 3, 0.0, 1e-6 * result.selection.start)
+    page = write(replace(result, selection=replace(result.selection, exhausted=True, rounding=rounding)))
+    assert "no other column had anything left to add" in page.text
+    assert "losses from pick 4 on are less certain" in page.text
+    assert "less certain" not in write(result).text
+
+
 def test_nothing_comes_from_outside_and_every_picture_is_described(whole):
     page = Page(whole)
     for tag, attributes in page.tags:

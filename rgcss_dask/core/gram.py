@@ -18,6 +18,8 @@ Array = NDArray[np.float64]
 
 # Squares of entries must neither overflow nor vanish; within this range nothing needs scaling.
 _SAFE = 2.0**200
+# An entry beyond the norms of its columns by less than this share of the diagonal is rounding, as in single precision.
+_EXCESS = 1e-3
 # Rows and columns of G refreshed by one thread at a time: two temporaries of this size fit its cache.
 _TILE = 256
 
@@ -182,9 +184,10 @@ def checked_gram(source: ArrayLike) -> Array:
         )
     G = np.ascontiguousarray(G, dtype=np.float64)
     diagonal = np.diagonal(G)
+    roots = np.sqrt(np.maximum(diagonal, 0.0))
     with Workers() as workers:
         bands = _split(len(G), 4 * workers.count)
-        asymmetry = float(np.max(workers.map(kernels.asymmetry, ((G, a, b) for a, b in bands))))
+        asymmetry, excess = np.max(workers.map(kernels.flaws, ((G, roots, a, b) for a, b in bands)), axis=0).tolist()
     if not np.isfinite(asymmetry) and not np.all(np.isfinite(G)):
         i, j = (int(x) for x in np.argwhere(~np.isfinite(G))[0])
         raise ValueError(f"a Gram must be finite; entry ({i}, {j}) is {G[i, j]}. Leave out or fill such rows first.")
@@ -199,6 +202,13 @@ def checked_gram(source: ArrayLike) -> Array:
         raise ValueError(
             f"a Gram must be symmetric; entries ({i}, {j}) and ({j}, {i}) differ by {gap[i, j]:g}. "
             "Use (G + G.T) / 2 if that is meant."
+        )
+    if excess > _EXCESS * float(diagonal.max()):
+        over = np.abs(G) - np.outer(roots, roots)
+        i, j = (int(x) for x in np.unravel_index(over.argmax(), over.shape))
+        raise ValueError(
+            f"no entry of a Gram exceeds the norms of its two columns; ({i}, {j}) is {G[i, j]:g}, with {diagonal[i]:g} "
+            f"and {diagonal[j]:g} on the diagonal. Is it A'A, and not a matrix of distances or similarities?"
         )
     return G
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -26,6 +26,8 @@ EPS = float(np.finfo(np.float64).eps)
 OBJECTIVES = ("unselected", "all")
 # Gains are known to this share of the loss at the start; closer ones are a tie, and the lowest index wins.
 _ROUNDING = 16 * EPS
+# Rounding in G moves a gain by up to this share of it, divided by the share of the column that was left.
+_DOUBT = 16 * EPS
 # A refresh is due when the loss has fallen to this share of the loss at the last one.
 _REFRESH_SHARE = 1e-3
 # With less than this share of the loss at the start, h and r are too small against the columns that paths share.
@@ -116,7 +118,8 @@ def select(
 
     Subtracting large numbers loses digits, so eta and rho are recomputed from G and the picks whenever the loss has
     fallen far or a gain proves inexact; tracked and recomputed loss agree to 1e-9 of the loss plus 1e-12 of the
-    start.
+    start. A Gram tells of a column no more than rounding leaves. With lam near 0, one of which some 1e-14 is left is
+    not picked any more; if it is so little that rounding shows in the loss, there is a warning.
     """
     base, names, mu, sigma = _base(source, center, scale)
     rules = _Rules(base, k, objective, include, exclude, names, stop or Stop())
@@ -133,7 +136,8 @@ def select(
         else:
             workers.map(_Path.walk, ((path, workers) for path in paths))
     done = [path.result(names, mu, sigma) for path in paths]
-    _warn(done, k, base)
+    for remark in (remark for picked in done for remark in _remarks(picked, k, base)):
+        warnings.warn(remark, stacklevel=2)
     return done if np.ndim(lam) else done[0]
 
 
@@ -236,6 +240,7 @@ class _Path:
         self._exact = 0.0
         self._columns: list[int] = []
         self._losses: list[float] = []
+        self._rounding: list[float] = []
         self._loss = self._start = self._refreshed_at = float(base.diagonal.sum())
         self._refreshes = 0
         self._fresh = True  # no pick since the sums were computed from G
@@ -329,9 +334,11 @@ class _Path:
 
     def _take(self, w: int) -> None:
         """Make ``w`` a pick: the loss, and what still counts."""
+        doubt = self._rounding[-1] if self._rounding else 0.0
         if self.moved:
             self._loss = max(self._loss - self._exact, 0.0)
             self.state.now[steps.PICK] = len(self._columns)
+            doubt += _DOUBT * abs(self._exact) * self._base.diagonal[w] / (self._lam + self.state.diag_h[w])
         elif self._drops:
             self.shares = False  # it does not count any more, but has no factors from which that could follow
         if self._drops:
@@ -339,6 +346,7 @@ class _Path:
         self._free[w] = False
         self._columns.append(w)
         self._losses.append(self._loss)
+        self._rounding.append(doubt)
 
     def update(self) -> None:
         """Bring the factors and the sums up to date, with the products of G with the masked h and r."""
@@ -408,6 +416,7 @@ class _Path:
             sigma,
             self._refreshes,
             self._end,
+            np.array(self._rounding) * unit,
         )
 
 
@@ -425,18 +434,23 @@ def _base(
     return Gram(checked_gram(source)), None, None, None
 
 
-def _warn(done: list[Selection], k: int, base: Base) -> None:
+def _remarks(picked: Selection, k: int, base: Base) -> Iterator[str]:
+    """Say what a user should know of a selection that is not quite what was asked for."""
     smallest = base.n * EPS * float(base.diagonal.max(initial=0.0)) * base.unit
-    for picked in done:
-        if 0 < picked.lam < smallest:
-            warnings.warn(
-                f"lam={picked.lam:g} is below {smallest:g}, the rounding of this Gram, and regularises nothing; "
-                "use lam=0 or a larger value.",
-                stacklevel=3,
-            )
-        if picked.lam == 0 and picked.k < k and picked.exhausted:
-            warnings.warn(
-                f"picked {picked.k} columns instead of {k}: with lam=0 they already span all columns "
-                "(the numerical rank), and any further choice would be arbitrary.",
-                stacklevel=3,
-            )
+    if 0 < picked.lam < smallest:
+        yield (
+            f"lam={picked.lam:g} is below {smallest:g}, the rounding of this Gram, and regularises nothing; "
+            "use lam=0 or a larger value."
+        )
+    if picked.lam == 0 and picked.k < k and picked.exhausted:
+        yield (
+            f"picked {picked.k} columns instead of {k}: with lam=0 they already span all columns "
+            "(the numerical rank), and any further choice would be arbitrary."
+        )
+    if (pick := picked.doubtful) is not None and picked.rounding is not None:
+        column = picked.columns[pick] if picked.names is None else repr(picked.names[pick])
+        yield (
+            f"column {column}, pick {pick + 1} with lam={picked.lam:g}, is nearly a mix of those before: from there on "
+            f"rounding in the Gram may move the loss by {picked.rounding[-1]:.1g}; it was {picked.start:.3g} at first. "
+            "Exclude that column, or use a larger lam."
+        )

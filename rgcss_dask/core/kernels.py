@@ -184,12 +184,13 @@ def row_squares(G: Array, out: Array, start: int, stop: int) -> None:
 
 
 @compiled
-def asymmetry(G: Array, start: int, stop: int) -> float:
-    """Return the largest difference between an entry of rows start to stop and its mirror image.
+def flaws(G: Array, roots: Array, start: int, stop: int) -> tuple[float, float]:
+    """Return what no Gram has, for rows start to stop: how far entries differ from their mirror image at most.
 
-    Not finite if any of those is not. In blocks as those of `mirror`.
+    And how far one exceeds the norms of its two columns, the ``roots`` of the diagonal. The first is not finite if any
+    entry is not. In blocks as those of `mirror`.
     """
-    worst = finite = 0.0
+    worst = finite = excess = 0.0
     n = len(G)
     for a in range(start, stop, 32):
         for b in range(a // LINE * LINE, n, LINE):
@@ -198,4 +199,5 @@ def asymmetry(G: Array, start: int, stop: int) -> float:
                     gap = abs(G[i, j] - G[j, i])
                     worst = max(worst, gap)
                     finite += 0.0 * gap
-    return worst + finite
+                    excess = max(excess, abs(G[i, j]) - roots[i] * roots[j])
+    return worst + finite, excess

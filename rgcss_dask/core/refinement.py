@@ -155,6 +155,7 @@ def _with_columns(selection: Selection, G: Array, columns: Index, names: tuple[s
         columns=columns,
         loss=evaluate.prefix_losses(G, columns, selection.lam, objective=selection.objective),
         names=None if names is None else tuple(names[j] for j in columns),
+        rounding=None,  # that of the picks which were made one by one
     )
 
 

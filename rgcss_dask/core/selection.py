@@ -12,6 +12,9 @@ from rgcss_dask.core.moments import Moments
 
 Array = NDArray[np.float64]
 
+# A loss is known to this share of itself and this share of the loss at the start, as long as the Gram tells as much.
+PROMISE = 1e-9, 1e-12
+
 
 @dataclass(frozen=True)
 class Stop:
@@ -55,6 +58,7 @@ class Selection:
     sigma: Array | None = None  # (n,) what each column was divided by
     refreshes: int = 0  # how often the sums were recomputed to keep their digits
     exhausted: bool = False  # True when it ended because no column had anything left to add
+    rounding: Array | None = None  # (k,) how far rounding in the Gram may have moved each loss
 
     @property
     def k(self) -> int:
@@ -65,6 +69,14 @@ class Selection:
     def explained(self) -> Array:
         """Share of the squared norm that is explained after each pick, (k,)."""
         return evaluate.explained_share(self.loss, self.start)
+
+    @property
+    def doubtful(self) -> int | None:
+        """The first pick after which rounding in the Gram may move the loss by more than is promised; mostly None."""
+        if self.rounding is None:
+            return None
+        shows = self.rounding > PROMISE[0] * self.loss + PROMISE[1] * self.start
+        return int(np.argmax(shows)) if shows.any() else None
 
     def weights(self, source: Moments | ArrayLike) -> Array:
         """Return W, (k, n): the prepared picked columns times W approximate all prepared columns.
