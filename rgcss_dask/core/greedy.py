@@ -26,8 +26,8 @@ EPS = float(np.finfo(np.float64).eps)
 OBJECTIVES = ("unselected", "all")
 # Gains are known to this share of the loss at the start; closer ones are a tie, and the lowest index wins.
 _ROUNDING = 16 * EPS
-# Rounding in G moves a gain by up to this share of it, divided by the share of the column that was left.
-_DOUBT = 16 * EPS
+# Rounding in G, and in what is made of it.
+_DOUBT = 4 * EPS
 # A refresh is due when the loss has fallen to this share of the loss at the last one.
 _REFRESH_SHARE = 1e-3
 # With less than this share of the loss at the start, h and r are too small against the columns that paths share.
@@ -118,8 +118,9 @@ def select(
 
     Subtracting large numbers loses digits, so eta and rho are recomputed from G and the picks whenever the loss has
     fallen far or a gain proves inexact; tracked and recomputed loss agree to 1e-9 of the loss plus 1e-12 of the
-    start. A Gram tells of a column no more than rounding leaves. With lam near 0, one of which some 1e-14 is left is
-    not picked any more; if it is so little that rounding shows in the loss, there is a warning.
+    start, plus what rounding in the Gram itself does (``Selection.rounding``). With lam near 0 that is more the less
+    earlier picks have left of a column: where it shows there is a warning, and with some 1e-14 left of it a column
+    is not picked any more.
     """
     base, names, mu, sigma = _base(source, center, scale)
     rules = _Rules(base, k, objective, include, exclude, names, stop or Stop())
@@ -240,7 +241,6 @@ class _Path:
         self._exact = 0.0
         self._columns: list[int] = []
         self._losses: list[float] = []
-        self._rounding: list[float] = []
         self._loss = self._start = self._refreshed_at = float(base.diagonal.sum())
         self._refreshes = 0
         self._fresh = True  # no pick since the sums were computed from G
@@ -303,6 +303,7 @@ class _Path:
             self._free,
             self._lam,
             self._drops,
+            self._loss,
             _ROUNDING * self._start,
             self._gain,
         )
@@ -334,11 +335,9 @@ class _Path:
 
     def _take(self, w: int) -> None:
         """Make ``w`` a pick: the loss, and what still counts."""
-        doubt = self._rounding[-1] if self._rounding else 0.0
         if self.moved:
             self._loss = max(self._loss - self._exact, 0.0)
             self.state.now[steps.PICK] = len(self._columns)
-            doubt += _DOUBT * abs(self._exact) * self._base.diagonal[w] / (self._lam + self.state.diag_h[w])
         elif self._drops:
             self.shares = False  # it does not count any more, but has no factors from which that could follow
         if self._drops:
@@ -346,7 +345,6 @@ class _Path:
         self._free[w] = False
         self._columns.append(w)
         self._losses.append(self._loss)
-        self._rounding.append(doubt)
 
     def update(self) -> None:
         """Bring the factors and the sums up to date, with the products of G with the masked h and r."""
@@ -416,8 +414,20 @@ class _Path:
             sigma,
             self._refreshes,
             self._end,
-            np.array(self._rounding) * unit,
+            self._rounding(columns) * unit,
         )
+
+    def _rounding(self, columns: NDArray[np.intp]) -> Array:
+        """Return how far rounding in G may have moved each loss.
+
+        Row t of L^-1 makes what is left of pick t, at length 1, from the columns picked until then: their rounding,
+        in G a share of their squared norms, is in the gain.
+        """
+        t = len(columns)
+        norms = np.diag(np.sqrt(self._base.diagonal[columns]))
+        mix = scipy.linalg.solve_triangular(self.state.L[:t, :t], norms, lower=True) if t else norms
+        gains = np.diff(self._losses, prepend=self._start)
+        return np.minimum(np.cumsum(_DOUBT * np.abs(gains) * (mix**2).sum(axis=1)), self._start)
 
 
 def _base(

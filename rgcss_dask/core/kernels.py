@@ -58,13 +58,15 @@ def best_gain(
     candidate: NDArray[np.bool_],
     lam: float,
     own_error_leaves: bool,
+    loss: float,
     rounding: float,
     gain: Array,
 ) -> int:
     """Score every candidate by how much the loss falls if it is picked next, and return the best.
 
-    An exhausted column gains nothing, and one of which little is left no more than rounding in G leaves certain. Of
-    gains that ``rounding`` cannot tell from the best, the lowest index wins.
+    An exhausted column gains nothing, one of which little is left no more than rounding in G leaves certain, and none
+    more than the loss: where any pick would explain all that is left, noise must not choose. Of gains that ``rounding``
+    cannot tell from the best, the lowest index wins.
     """
     best = -np.inf
     for i in range(len(gain)):
@@ -78,10 +80,10 @@ def best_gain(
             gain[i] = 2.0 * rho[i] / alpha - diag_r[i] / alpha * (eta[i] / alpha)
             if own_error_leaves:
                 gain[i] += diag_r[i] * share * share
-        best = max(best, _certain(gain[i], diag_h[i], floor[i] / len(gain)))
+        best = max(best, _certain(min(gain[i], loss), diag_h[i], floor[i] / len(gain)))
     tie = min(max(rounding, _TIES[0] * abs(best)), _TIES[1] * abs(best))
     for i in range(len(gain)):
-        if candidate[i] and _certain(gain[i], diag_h[i], floor[i] / len(gain)) >= best - tie:
+        if candidate[i] and _certain(min(gain[i], loss), diag_h[i], floor[i] / len(gain)) >= best - tie:
             return i
     return -1
 

@@ -12,8 +12,8 @@ from rgcss_dask.core.moments import Moments
 
 Array = NDArray[np.float64]
 
-# A loss is known to this share of itself and this share of the loss at the start, as long as the Gram tells as much.
-PROMISE = 1e-9, 1e-12
+# Rounding shows when it moves a loss by more than this share of it plus this share of the loss at the start.
+_SHOWS = 1e-6, 1e-9
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class Selection:
 
     @property
     def doubtful(self) -> int | None:
-        """The first pick after which rounding in the Gram may move the loss by more than is promised; mostly None."""
+        """The first pick after which rounding in the Gram may show in the loss; mostly None."""
         if self.rounding is None:
             return None
-        shows = self.rounding > PROMISE[0] * self.loss + PROMISE[1] * self.start
+        shows = self.rounding > _SHOWS[0] * self.loss + _SHOWS[1] * self.start
         return int(np.argmax(shows)) if shows.any() else None
 
     def weights(self, source: Moments | ArrayLike) -> Array:
