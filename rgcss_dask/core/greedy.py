@@ -136,7 +136,8 @@ def select(
             _walk_in_step(base, paths, workers)
         else:
             workers.map(_Path.walk, ((path, workers) for path in paths))
-    done = [path.result(names, mu, sigma) for path in paths]
+        # With a single thread of BLAS: more would go on waiting busily, and slow down whatever comes next.
+        done = [path.result(names, mu, sigma) for path in paths]
     for remark in (remark for picked in done for remark in _remarks(picked, k, base)):
         warnings.warn(remark, stacklevel=2)
     return done if np.ndim(lam) else done[0]
