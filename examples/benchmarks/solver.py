@@ -19,10 +19,13 @@ from rgcss_dask import select
 
 K = 128
 LAMBDAS = np.logspace(-3, 3, 16)
+# Seconds: the threads of BLAS wait busily for the next product for some 0.1 s, and would slow down what is timed next.
+REST = 0.3
 
 
 def timed(function, repeat):
     """Return median and relative spread of the seconds a call takes, after one call that warms up."""
+    time.sleep(REST)
     function()
     seconds = []
     for _ in range(repeat):
