@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -74,12 +74,12 @@ class Rows:
     @property
     def mean(self) -> Array:
         """Column means, (n,)."""
-        return np.concatenate([part.mean for part in self._strips()])
+        return np.concatenate([part.mean for part in self._strips])
 
     @property
     def spread(self) -> Array:
         """Standard deviation of each column, (n,)."""
-        return np.concatenate([part.spread for part in self._strips()])
+        return np.concatenate([part.spread for part in self._strips])
 
     def moments(self) -> Moments:
         """Form the n x n moments after all."""
@@ -89,7 +89,7 @@ class Rows:
         """Resolve ``center`` and ``scale`` to (mu, sigma), as `Moments.preparation` does."""
         if np.ndim(center) > 0 or np.ndim(scale) > 0:  # type: ignore[arg-type]
             return self._given(center, scale)
-        pairs = [part.preparation(center, scale) for part in self._strips()]
+        pairs = [part.preparation(center, scale) for part in self._strips]
         mu, sigma = zip(*pairs, strict=True)
         return np.concatenate(mu), np.concatenate(sigma)
 
@@ -97,15 +97,16 @@ class Rows:
         """Return the prepared rows, each times the root of its weight: F with F'F the prepared Gram, (m, n)."""
         F = (self.block - mu) / sigma
         if isinstance(center, bool | np.bool_) and bool(center):
-            constant = [part.spread <= CONSTANT * np.abs(part.mean) for part in self._strips()]
+            constant = [part.spread <= CONSTANT * np.abs(part.mean) for part in self._strips]
             F[:, np.concatenate(constant)] = 0.0
         if self.weights is not None:
             F *= np.sqrt(self.weights)[:, None]
         return np.asarray(F, dtype=np.float64)
 
-    def _strips(self) -> Iterator[Moments]:
-        for start in range(0, self.block.shape[1], STRIP):
-            yield Moments.of(self.block[:, start : start + STRIP], self.weights)
+    @cached_property
+    def _strips(self) -> tuple[Moments, ...]:
+        strips = (self.block[:, start : start + STRIP] for start in range(0, self.n, STRIP))
+        return tuple(Moments.of(strip, self.weights) for strip in strips)
 
     def _given(self, center: bool | ArrayLike, scale: float | str | ArrayLike | None) -> tuple[Array, Array]:
         """Let the vectors that were given be checked as a whole, and learn the other one if need be."""
