@@ -432,7 +432,7 @@ def test_a_selection_knows_how_far_rounding_has_moved_its_losses(wide, in_step):
     assert moved > 10, "without near dependence there is nothing to know"
 
 
-def test_a_column_that_is_all_but_a_mix_of_others_brings_a_warning():
+def test_a_column_that_is_nearly_a_mix_of_others_brings_a_warning():
     A = nearly_dependent(1, 1e-6)
     names = [f"gene {i}" for i in range(8)]
     with pytest.warns(UserWarning, match="column 'gene 7', pick 2 with lam=0, is nearly a mix.*Exclude") as heard:

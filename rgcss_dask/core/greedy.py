@@ -425,10 +425,12 @@ class _Path:
         in G a share of their squared norms, is in the gain.
         """
         t = len(columns)
-        norms = np.diag(np.sqrt(self._base.diagonal[columns]))
-        mix = scipy.linalg.solve_triangular(self.state.L[:t, :t], norms, lower=True) if t else norms
+        if t == 0:
+            return np.empty(0)
+        mixes = scipy.linalg.lapack.dtrtri(self.state.L[:t, :t], lower=1)[0]
+        squares = np.einsum("ij,ij,j->i", mixes, mixes, self._base.diagonal[columns])
         gains = np.diff(self._losses, prepend=self._start)
-        return np.minimum(np.cumsum(_DOUBT * np.abs(gains) * (mix**2).sum(axis=1)), self._start)
+        return np.minimum(np.cumsum(_DOUBT * np.abs(gains) * squares), self._start)
 
 
 def _base(

@@ -108,7 +108,7 @@ def _asked(result: Result) -> str:
         words += " It ended there because no other column had anything left to add."
     if picked.doubtful is not None:
         words += (
-            f" The losses from pick {picked.doubtful + 1} on are less certain: that column is all but a mix of those "
+            f" The losses from pick {picked.doubtful + 1} on are less certain: that column is nearly a mix of those "
             "before it, so that rounding shows in them."
         )
     return words
