@@ -435,12 +435,42 @@ def test_a_selection_knows_how_far_rounding_has_moved_its_losses(wide, in_step):
 def test_a_column_that_is_nearly_a_mix_of_others_brings_a_warning():
     A = nearly_dependent(1, 1e-6)
     names = [f"gene {i}" for i in range(8)]
-    with pytest.warns(UserWarning, match="column 'gene 7', pick 2 with lam=0, is nearly a mix.*Exclude") as heard:
+    with pytest.warns(UserWarning, match="column 'gene 7' is nearly a mix of those.*Exclude") as heard:
         picked = select(Moments.of(A, names=names), 8, lam=0.0, include=[0])
     assert len(heard) == 1
     assert picked.doubtful == 1
+    with pytest.warns(UserWarning, match="nearly a mix") as heard:
+        select(A.T @ A, 8, lam=[0.0, 1e-13], include=[0])
+    assert len(heard) == 2
+    assert len({str(warning.message) for warning in heard}) == 1, "Python shows the same words once"
     for way_out in ({"lam": 1e-3}, {"exclude": [7], "k": 7}):
         assert select(A.T @ A, **{"k": 8, "lam": 0.0, "include": [0], **way_out}).doubtful is None
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_an_included_column_that_rounding_hides_is_not_taken_for_a_copy_in_silence(wide):
+    A = nearly_dependent(2, 1e-8)
+    source = Factor(A) if wide else A.T @ A
+    with pytest.warns(UserWarning, match="column 7 is nearly a mix"):
+        select(source, 4, lam=0.0, include=[0, 7])
+    for lam in (0.0, 1e-14):
+        picked = quiet_select(source, 4, lam=lam, include=[0, 7])
+        assert picked.doubtful == 1
+        true = np.array([oracle.loss(A, picked.columns[: t + 1], lam) for t in range(4)])
+        assert np.all(np.abs(picked.loss - true) <= 1e-9 * true + 1e-12 * picked.start + picked.rounding)
+        assert abs(picked.loss[1] - true[1]) > 1e-3 * picked.start, "which is why it has to be said"
+    assert select(source, 4, lam=1.0, include=[0, 7]).doubtful is None
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("exponent", [-80, -90, -120, -150])
+def test_columns_of_very_different_scales_are_columns_still(objective, exponent):
+    A = np.random.default_rng(0).standard_normal((10, 5)) * 10.0 ** (exponent * np.array([0, 0, 1, 1, 0]))
+    for source in (A.T @ A, Factor(A)):
+        picked = quiet_select(source, 5, lam=0.0, objective=objective)
+        assert set(picked.columns[:3]) == {0, 1, 4}
+        assert set(picked.columns) <= set(range(5))
+        assert np.all(np.isfinite(picked.rounding))
 
 
 def test_stopping_at_a_share_of_the_loss():

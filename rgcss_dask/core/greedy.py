@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -27,7 +27,7 @@ OBJECTIVES = ("unselected", "all")
 # Gains are known to this share of the loss at the start; closer ones are a tie, and the lowest index wins.
 _ROUNDING = 16 * EPS
 # Rounding in G, and in what is made of it.
-_DOUBT = 4 * EPS
+_DOUBT = 8 * EPS
 # A refresh is due when the loss has fallen to this share of the loss at the last one.
 _REFRESH_SHARE = 1e-3
 # With less than this share of the loss at the start, h and r are too small against the columns that paths share.
@@ -138,7 +138,8 @@ def select(
             workers.map(_Path.walk, ((path, workers) for path in paths))
         # With a single thread of BLAS: more would go on waiting busily, and slow down whatever comes next.
         done = [path.result(names, mu, sigma) for path in paths]
-    for remark in (remark for picked in done for remark in _remarks(picked, k, base)):
+    smallest = base.n * EPS * float(base.diagonal.max(initial=0.0)) * base.unit
+    for remark in (remark for picked in done for remark in picked.remarks(k, smallest)):
         warnings.warn(remark, stacklevel=2)
     return done if np.ndim(lam) else done[0]
 
@@ -242,6 +243,7 @@ class _Path:
         self._exact = 0.0
         self._columns: list[int] = []
         self._losses: list[float] = []
+        self._untold = np.zeros(rules.k)  # what a loss may miss since rounding hides it
         self._loss = self._start = self._refreshed_at = float(base.diagonal.sum())
         self._refreshes = 0
         self._fresh = True  # no pick since the sums were computed from G
@@ -339,13 +341,21 @@ class _Path:
         if self.moved:
             self._loss = max(self._loss - self._exact, 0.0)
             self.state.now[steps.PICK] = len(self._columns)
-        elif self._drops:
-            self.shares = False  # it does not count any more, but has no factors from which that could follow
+        else:
+            self._leave_out(w)
         if self._drops:
             self.state.mask[w] = 0.0
         self._free[w] = False
         self._columns.append(w)
         self._losses.append(self._loss)
+
+    def _leave_out(self, w: int) -> None:
+        """Take a pick that rounding hides for a mix of earlier ones; an included one may have been more than that."""
+        t, floor = len(self._columns), float(self._floor[w])
+        if t < len(self._rules.include) and floor > 0.0:
+            self._untold[t] += self._loss * min(2.0 * floor / (self._lam + floor), 1.0)
+        if self._drops:
+            self.shares = False  # it does not count any more, but has no factors from which that could follow
 
     def update(self) -> None:
         """Bring the factors and the sums up to date, with the products of G with the masked h and r."""
@@ -374,7 +384,9 @@ class _Path:
         roots = np.sqrt(self._base.diagonal)
         rounding = EPS * (roots + np.abs(W).T @ roots[picks]) ** 2
         self._floor = np.maximum(self._floor, rounding)
-        sums.diag_r[sums.diag_r <= rounding] = 0.0
+        hidden = sums.diag_r <= rounding
+        sums.diag_r[hidden] = 0.0
+        self._untold[max(t - 1, 0)] += float((rounding * state.mask)[hidden].sum())
         self._set(sums)
         self._loss = float(sums.diag_r @ state.mask)
         self._fresh = True
@@ -422,15 +434,16 @@ class _Path:
         """Return how far rounding in G may have moved each loss.
 
         Row t of L^-1 makes what is left of pick t, at length 1, from the columns picked until then: their rounding,
-        in G a share of their squared norms, is in the gain.
+        in G a share of their squared norms, is in the gain. What rounding hides was taken for zero.
         """
         t = len(columns)
         if t == 0:
             return np.empty(0)
         mixes = scipy.linalg.lapack.dtrtri(self.state.L[:t, :t], lower=1)[0]
-        squares = np.einsum("ij,ij,j->i", mixes, mixes, self._base.diagonal[columns])
+        mixes *= np.sqrt(self._base.diagonal[columns])
         gains = np.diff(self._losses, prepend=self._start)
-        return np.minimum(np.cumsum(_DOUBT * np.abs(gains) * squares), self._start)
+        moved = _DOUBT * np.abs(gains) * np.einsum("ij,ij->i", mixes, mixes)
+        return np.minimum(np.cumsum(moved + self._untold[:t]), self._start)
 
 
 def _base(
@@ -445,25 +458,3 @@ def _base(
     if isinstance(source, Factor):
         return source, None, None, None
     return Gram(checked_gram(source)), None, None, None
-
-
-def _remarks(picked: Selection, k: int, base: Base) -> Iterator[str]:
-    """Say what a user should know of a selection that is not quite what was asked for."""
-    smallest = base.n * EPS * float(base.diagonal.max(initial=0.0)) * base.unit
-    if 0 < picked.lam < smallest:
-        yield (
-            f"lam={picked.lam:g} is below {smallest:g}, the rounding of this Gram, and regularises nothing; "
-            "use lam=0 or a larger value."
-        )
-    if picked.lam == 0 and picked.k < k and picked.exhausted:
-        yield (
-            f"picked {picked.k} columns instead of {k}: with lam=0 they already span all columns "
-            "(the numerical rank), and any further choice would be arbitrary."
-        )
-    if (pick := picked.doubtful) is not None and picked.rounding is not None:
-        column = picked.columns[pick] if picked.names is None else repr(picked.names[pick])
-        yield (
-            f"column {column}, pick {pick + 1} with lam={picked.lam:g}, is nearly a mix of those before: from there on "
-            f"rounding in the Gram may move the loss by {picked.rounding[-1]:.1g}; it was {picked.start:.3g} at first. "
-            "Exclude that column, or use a larger lam."
-        )

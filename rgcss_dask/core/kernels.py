@@ -80,6 +80,8 @@ def best_gain(
             gain[i] = 2.0 * rho[i] / alpha - diag_r[i] / alpha * (eta[i] / alpha)
             if own_error_leaves:
                 gain[i] += diag_r[i] * share * share
+            if not abs(gain[i]) < np.inf:  # so small a column that alpha^2 is 0
+                gain[i] = 0.0
         best = max(best, _certain(min(gain[i], loss), diag_h[i], floor[i] / len(gain)))
     tie = min(max(rounding, _TIES[0] * abs(best)), _TIES[1] * abs(best))
     for i in range(len(gain)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,6 +101,28 @@ class Selection:
                 center=False if self.mu is None else self.mu, scale=None if self.sigma is None else self.sigma
             )
         return np.asarray(source, dtype=np.float64)
+
+    def remarks(self, k: int, smallest: float) -> Iterator[str]:
+        """Say what a user who asked for k columns should know; a lambda below ``smallest`` is rounding.
+
+        In the same words for every lambda, fold and resample where possible, so that Python shows a warning once.
+        """
+        if 0 < self.lam < smallest:
+            yield (
+                f"lam={self.lam:g} is below {smallest:g}, the rounding of this Gram, and regularises nothing; "
+                "use lam=0 or a larger value."
+            )
+        if self.lam == 0 and self.k < k and self.exhausted:
+            yield (
+                f"picked {self.k} columns instead of {k}: with lam=0 they already span all columns "
+                "(the numerical rank), and any further choice would be arbitrary."
+            )
+        if (pick := self.doubtful) is not None:
+            column = self.columns[pick] if self.names is None else repr(self.names[pick])
+            yield (
+                f"column {column} is nearly a mix of those picked before it: from there on rounding in the Gram shows "
+                "in the loss, and `rounding` of the selection says how much. Exclude that column, or use a larger lam."
+            )
 
     def __str__(self) -> str:
         if self.k == 0:
