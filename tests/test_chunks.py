@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 
 import numcodecs
 import numpy as np
@@ -65,13 +66,45 @@ def test_rows_are_those_that_zarr_reads(name, where, tmp_path):
         np.testing.assert_array_equal(rows, A[start:stop])
 
 
-@pytest.mark.parametrize("dtype", ["u1", "i1", "i2", "u8", "f4", "f2", "?"])
-def test_any_kind_of_number(dtype, tmp_path):
-    A = np.random.default_rng(0).integers(0, 100, (ROWS, COLUMNS)).astype(dtype)
-    source = ZarrSource(stored(tmp_path / "a.zarr", A), "a")
-    assert source._chunks._decoders
-    np.testing.assert_array_equal(source.read(0, ROWS), A)
-    assert source.read(0, ROWS).dtype == A.dtype
+DTYPES = ["?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"]
+# For each format of Zarr the codecs, and whether a chunk of whole rows is then decoded into its place.
+CODECS = {
+    3: {
+        "none": (None, False),
+        "gzip": (GzipCodec(), False),
+        "zstd": (ZstdCodec(), True),
+        "blosc": (BloscCodec(), True),
+        "zstd and checksum": ([ZstdCodec(), Crc32cCodec()], True),
+        "default": ("auto", True),
+    },
+    2: {
+        "none": (None, False),
+        "zlib": (numcodecs.Zlib(), False),
+        "zstd": (numcodecs.Zstd(), True),
+        "blosc": (numcodecs.Blosc(), True),
+        "default": ("auto", True),
+    },
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("version", "codec", "shards"),  # Zarr 2 has no shards
+    [(v, codec, shards) for v in CODECS for codec in CODECS[v] for shards in (None, (2 * HEIGHT, COLUMNS))[: v - 1]],
+)
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_any_kind_of_number_in_any_format(dtype, version, codec, shards, order):
+    rng = np.random.default_rng(0)
+    A = (rng.integers(0, 100, (ROWS, COLUMNS)) + (rng.random((ROWS, COLUMNS)) if dtype[0] == "f" else 0)).astype(dtype)
+    compressors, direct = CODECS[version][codec]
+    kept = np.dtype(dtype).newbyteorder(order) if version == 2 else A.dtype
+    of_version = {"shards": shards, "serializer": BytesCodec(endian=order)} if version == 3 else {}
+    array = stored(MemoryStore(), A, dtype=kept, zarr_format=version, compressors=compressors, **of_version)
+    source = ZarrSource(array, "a")
+    assert bool(source._chunks._decoders) == (direct and not shards and (order == sys.byteorder or A.itemsize == 1))
+    np.testing.assert_array_equal(source.read(3, ROWS), A[3:])
+    assert source.read(0, ROWS).dtype == kept
+    np.testing.assert_array_equal(rg.scan(array).gram(), rg.Moments.of(A).gram())
 
 
 def test_an_array_within_a_group_and_after_a_journey(tmp_path):

@@ -89,12 +89,18 @@ def _decoders(array: zarr.Array[Any]) -> tuple[Codec, ...]:
         plain = metadata.order == "C" and not metadata.filters and isinstance(metadata.compressor, Zstd | Blosc)
         return (metadata.compressor,) if plain else ()
     first, *others = metadata.codecs
-    if not isinstance(first, BytesCodec) or (first.endian is not None and first.endian.value != sys.byteorder):
+    if not isinstance(first, BytesCodec) or _byte_order(first) not in (None, sys.byteorder):
         return ()
     kinds = [type(codec) for codec in reversed(others)]
     if not kinds or kinds[-1] is Crc32cCodec or not set(kinds) <= set(_DECODERS):
         return ()
     return tuple(_DECODERS[kind] for kind in kinds)
+
+
+def _byte_order(codec: BytesCodec) -> Any:
+    """Return "little", "big", or None for single bytes, as zarr.json says it: the attribute is not always a str."""
+    configuration: Any = codec.to_dict().get("configuration", {})
+    return configuration.get("endian")
 
 
 def decode_into(place: NDArray[Any], stored: NDArray[np.uint8] | None, decoders: Sequence[Codec]) -> bool:
