@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 import click
 import dask
 from distributed import Client, LocalCluster, Security
-from distributed.comm.core import connect
+
+from rgcss_dask.compat import connect
 
 Say = Callable[[str], None]
 

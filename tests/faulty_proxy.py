@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from fsspec.asyn import sync as fsspec_sync
 from s3fs import S3FileSystem
-from zarr.core.sync import sync as sync_in_zarr
+
+from rgcss_dask.compat import sync as sync_in_zarr
 
 ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{message}</Message></Error>'
 CODES = {

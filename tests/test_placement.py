@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import zarr
 from distributed import Client, LocalCluster
-from distributed.protocol.pickle import dumps
 from processes import IN_PROCESS, bare_cluster, certificates, security, slowness_now
 
 import rgcss_dask as rg
 from rgcss_dask import Moments
 from rgcss_dask import placed as placed_questions
+from rgcss_dask.compat import dumps
 from rgcss_dask.core import greedy, needs, refinement, stability, tuning
 from rgcss_dask.scanning import handle, placement, sight, versions
 from rgcss_dask.scanning.handle import PlacedMoments, Shelf

@@ -10,11 +10,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from distributed import Client, Future
-from distributed.comm.core import CommClosedError
-from distributed.worker import Worker
+from distributed import Client, Future, Worker
 from numpy.typing import NDArray
 
+from rgcss_dask.compat import CommClosedError
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.scanning.execute import ClusterReport, Graph, run_on_cluster
 from rgcss_dask.scanning.presence import await_done, patience, settled

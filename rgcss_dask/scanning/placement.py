@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import psutil
 from distributed import Scheduler
-from distributed.core import ConnectionPool, clean_exception
-from distributed.protocol.pickle import dumps
 
+from rgcss_dask.compat import ConnectionPool, clean_exception, dumps
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.needs import Need
 from rgcss_dask.core.plan import size

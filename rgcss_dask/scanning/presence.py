@@ -12,9 +12,9 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 import dask
-from dask.utils import parse_timedelta
 from distributed import Client, Future, KilledWorker, wait
-from distributed.comm.core import CommClosedError
+
+from rgcss_dask.compat import CommClosedError, parse_timedelta
 
 SETTING = "rgcss.timeout"  # in Dask's configuration: seconds to wait for a worker
 WAIT = 300.0

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from distributed import Client
-from distributed.core import ConnectionPool
-from distributed.protocol.pickle import dumps
 
 import rgcss_dask
+from rgcss_dask.compat import ConnectionPool, dumps
 from rgcss_dask.scanning.presence import address, run_on_scheduler
 
 VERSION = rgcss_dask.__version__

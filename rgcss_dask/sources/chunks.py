@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
 from zarr.buffer.cpu import NDBuffer
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ZstdCodec
-from zarr.core.common import concurrent_map
-from zarr.core.sync import sync
 
+from rgcss_dask.compat import concurrent_map, sync
 from rgcss_dask.core.threads import passing
 
 # Zarr's codecs hand out new memory; those of numcodecs behind them take a place to decode into, and need no settings.

@@ -1,0 +1,16 @@
+"""What is used of Dask, Distributed and Zarr that they do not promise to keep.
+
+A new version of one of them may break a name here, and nothing else in the package: `tests/test_compat.py` says which
+name, and which version. No other module imports such names.
+"""
+
+from dask._task_spec import Task as Task
+from dask._task_spec import TaskRef as TaskRef
+from dask.utils import parse_timedelta as parse_timedelta
+from distributed.comm.core import CommClosedError as CommClosedError
+from distributed.comm.core import connect as connect
+from distributed.core import ConnectionPool as ConnectionPool
+from distributed.core import clean_exception as clean_exception
+from distributed.protocol.pickle import dumps as dumps
+from zarr.core.common import concurrent_map as concurrent_map
+from zarr.core.sync import sync as sync
