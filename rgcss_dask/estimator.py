@@ -71,9 +71,9 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         Whether the loss counts the columns that were not picked, or all of them.
     center : bool or array of shape (n_features,), default=False
         Subtract the column means, or these values, first.
-    scale : None, "std", float or array of shape (n_features,), default=None
-        Divide by the standard deviations, or by these values, first. ``center=True, scale="std"`` is what
-        `StandardScaler` does, without its pass over the data.
+    scale : None, "std", bool, float or array of shape (n_features,), default=None
+        Divide by the standard deviations (``"std"`` or True), or by these values, first. ``center=True, scale="std"``
+        is what `StandardScaler` does, without its pass over the data.
     nan : {"raise", "drop", "mean"}, default="raise"
         A value that is not finite is an error; or rows with NaN do not count in ``fit``; or NaN is taken as the mean
         of its column, in ``transform`` too.

@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from rgcss_dask.core import triangle
 from rgcss_dask.core.accumulate import Accumulator, NotFiniteError
+from rgcss_dask.core.greedy import select
 from rgcss_dask.core.moments import Moments
 
 EIGHT_BIT = [np.uint8, np.int8, np.bool_]
@@ -261,3 +262,38 @@ def test_weights_are_checked():
         Moments.of(A, [1, -1, 1])
     with pytest.raises(ValueError, match="must not all be zero"):
         Moments.of(A, [0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("columns", "match"),
+    [
+        ([1.9], r"whole number, or by its name; got 1\.9"),
+        ([1.0], r"got 1\.0"),
+        ([True, False, True], r"got True.*np\.flatnonzero\(mask\)"),
+        (np.array([True, False, True]), r"got np\.True_.*np\.flatnonzero\(mask\)"),
+        (np.array([[0, 1]]), "whole number"),
+        ("ab", "list of indices or names; got 'ab'"),
+        (1, "list of indices or names; got 1"),
+    ],
+)
+def test_what_is_neither_index_nor_name_is_no_column(columns, match):
+    moments = Moments.of(np.eye(3), names="abc")
+    with pytest.raises(ValueError, match=match):
+        moments.take(columns)
+    with pytest.raises(ValueError, match=match):
+        select(moments, 2, include=columns)
+    with pytest.raises(ValueError, match=match):
+        select(moments, 1, exclude=columns)
+
+
+@pytest.mark.parametrize("whole", [2, np.int32(2), np.uint64(2)])
+def test_any_whole_number_is_an_index(whole):
+    assert Moments.of(np.eye(3), names="abc").take([whole, "a"]).names == ("c", "a")
+
+
+def test_scale_true_means_standard_deviations_and_false_none():
+    moments = Moments.of(np.random.default_rng(17).standard_normal((50, 3)) * [1, 10, 100])
+    for yes, no in ((True, False), (np.True_, np.False_)):
+        assert np.array_equal(moments.gram(True, yes), moments.gram(True, "std"))
+        assert np.array_equal(moments.gram(True, no), moments.gram(True))
+    assert select(moments.gram(), 2, scale=False).k == 2

@@ -453,7 +453,7 @@ def _base(
     if isinstance(source, Moments):
         mu, sigma = source.preparation(center, scale)
         return Gram(source.gram(center, scale)), source.names, mu, sigma
-    if not (center is False and scale is None):
+    if not (center is False and (scale is None or scale is False)):
         raise ValueError("center and scale need moments; a Gram or a factor must be prepared before it is given.")
     if isinstance(source, Factor):
         return source, None, None, None

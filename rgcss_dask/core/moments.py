@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels
-from rgcss_dask.core.accumulate import EXACT_WEIGHT, Accumulator, checked_weights, common_shift
+from rgcss_dask.core.accumulate import EXACT_WEIGHT, Accumulator, checked_weights, common_shift, is_whole
 from rgcss_dask.core.triangle import Array, add_outer
 
 # A column whose spread is below this share of its mean holds one value and rounding.
@@ -136,7 +135,8 @@ class Moments:
     ) -> tuple[Array, Array]:
         """Resolve ``center`` and ``scale`` to the vectors (mu, sigma) of x -> (x - mu) / sigma.
 
-        ``center`` is False, True (the mean) or n values; ``scale`` is None, a number, ``"std"`` or n values.
+        ``center`` is False, True (the mean) or n values; ``scale`` is None or False, ``"std"`` or
+        True (the standard deviations), a number or n values.
         As in scikit-learn's StandardScaler a constant column is centred but not divided.
         """
         if isinstance(center, bool | np.bool_):
@@ -177,6 +177,8 @@ class Moments:
         return np.sqrt(np.maximum(variance, 0.0))
 
     def _sigma(self, scale: float | str | ArrayLike | None) -> Array:
+        if isinstance(scale, bool | np.bool_):
+            scale = "std" if scale else None
         if scale is None:
             return np.ones(self.n)
         if isinstance(scale, str):
@@ -205,21 +207,12 @@ def column_indices(
     columns: Sequence[int] | Sequence[str] | NDArray[Any], n: int, names: tuple[str, ...] | None
 ) -> NDArray[np.intp]:
     """Turn column indices or names into indices, each valid and named once."""
-    place = {name: i for i, name in enumerate(names or ())}
-    named = Counter(names or ())
-    index = []
-    for column in columns:
-        if isinstance(column, str):
-            if column not in place:
-                known = "these columns have no names" if names is None else "no column has that name"
-                raise ValueError(f"column {column!r} is not there: {known}.")
-            if named[column] > 1:
-                raise ValueError(
-                    f"a name must stand for one column; {named[column]} are called {column!r}. Give the index instead."
-                )
-            index.append(place[column])
-        else:
-            index.append(int(column))
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        raise ValueError(f"columns must be a list of indices or names; got {columns!r}. Put a single one in brackets.")
+    places: dict[str, list[int]] = {}
+    for i, name in enumerate(names or ()):
+        places.setdefault(name, []).append(i)
+    index = [_column_index(column, places) for column in columns]
     for i in index:
         if not 0 <= i < n:
             raise ValueError(f"a column index must be between 0 and {n - 1}; got {i}.")
@@ -227,6 +220,25 @@ def column_indices(
         twice = next(i for i in index if index.count(i) > 1)
         raise ValueError(f"a column must be given once; got {twice} {index.count(twice)} times.")
     return np.array(index, dtype=np.intp)
+
+
+def _column_index(column: Any, places: dict[str, list[int]]) -> int:
+    if is_whole(column):
+        return int(column)
+    if not isinstance(column, str):
+        raise ValueError(
+            f"a column must be given by its index, a whole number, or by its name; got {column!r}. "
+            "Of a boolean mask give the places: np.flatnonzero(mask)."
+        )
+    found = places.get(column, [])
+    if len(found) == 0:
+        known = "no column has that name" if places else "these columns have no names"
+        raise ValueError(f"column {column!r} is not there: {known}.")
+    if len(found) > 1:
+        raise ValueError(
+            f"a name must stand for one column; {len(found)} are called {column!r}. Give the index instead."
+        )
+    return found[0]
 
 
 def _vector(values: ArrayLike, n: int, what: str) -> Array:
