@@ -9,6 +9,7 @@ from itertools import combinations
 from math import comb
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import rgcss_dask as rg
@@ -232,3 +233,15 @@ def test_conditioning_on_train_and_on_other_rows():
     twin = np.column_stack([train, train[:, 0]])
     both = rg.select(twin.T @ twin, 2, include=[0, 6])
     assert not both.conditioning(twin.T @ twin).resolved
+
+
+def test_parts_have_the_names_of_the_whole(tmp_path):
+    X = np.random.default_rng(9).standard_normal((120, 4))
+    scanned = rg.scan(pd.DataFrame(X, columns=list("abcd")), folds=3, groups=4)
+    rg.save(scanned, tmp_path / "m.zarr")
+    loaded = rg.load(tmp_path / "m.zarr")
+    by_hand = replace(with_groups(np.split(X, 4)), names=tuple("abcd"))
+    for moments in (scanned, loaded, by_hand, loaded.merge(loaded), loaded.take(list("abcd"))):
+        assert {part.names for part in (*moments.folds, *moments.groups)} == {tuple("abcd")}
+        assert all(2 in picks for picks in rg.stability(moments, 2, include=["c"], resamples=5).picks)
+        assert rg.stability(moments, 2, exclude=["c"], resamples=5).frequency[2] == 0

@@ -42,6 +42,8 @@ class Moments:
     def __post_init__(self) -> None:
         if self.names is not None and len(self.names) != self.n:
             raise ValueError(f"names must have one entry per column; got {len(self.names)} for {self.n} columns.")
+        for kind in ("folds", "groups"):
+            object.__setattr__(self, kind, tuple(_named(part, self.names) for part in getattr(self, kind)))
 
     @classmethod
     def of(cls, block: ArrayLike, weights: ArrayLike | None = None, *, names: Iterable[str] | None = None) -> Moments:
@@ -239,6 +241,11 @@ def _column_index(column: Any, places: dict[str, list[int]]) -> int:
             f"a name must stand for one column; {len(found)} are called {column!r}. Give the index instead."
         )
     return found[0]
+
+
+def _named(part: Moments, names: tuple[str, ...] | None) -> Moments:
+    """Give a part the names of the whole, unless it has names."""
+    return part if names is None or part.names is not None else replace(part, names=names)
 
 
 def _vector(values: ArrayLike, n: int, what: str) -> Array:

@@ -7,7 +7,7 @@ import re
 import uuid
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from importlib.metadata import version
@@ -280,7 +280,7 @@ def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
     head: dict[str, Any] = {k: getattr(moments, k) for k in ("rows", "weight", "exact", "dropped")}
     head["names"] = None if moments.names is None else list(moments.names)
     for kind in ("folds", "groups"):
-        parts = getattr(moments, kind)
+        parts = [replace(part, names=None) for part in getattr(moments, kind)]  # once is enough
         head[kind] = [_write_moments(group.create_group(f"{kind}/{i}"), part) for i, part in enumerate(parts)]
     return head
 
