@@ -10,8 +10,11 @@ from hypothesis.extra import numpy as hnp
 
 from rgcss_dask.core import triangle
 from rgcss_dask.core.accumulate import Accumulator, NotFiniteError
+from rgcss_dask.core.gaps import Gaps
 from rgcss_dask.core.greedy import select
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.stability import weighted_sums
+from rgcss_dask.core.wide import Rows
 
 EIGHT_BIT = [np.uint8, np.int8, np.bool_]
 
@@ -48,7 +51,12 @@ def test_eight_bit_extremes_stay_exact_over_many_rows(fill):
 
 
 @given(
-    A=hnp.arrays(np.float64, st.tuples(st.integers(2, 30), st.integers(1, 5)), elements=st.floats(-1e3, 1e3)),
+    # Values whose squares are lost are refused: another test.
+    A=hnp.arrays(
+        np.float64,
+        st.tuples(st.integers(2, 30), st.integers(1, 5)),
+        elements=st.floats(-1e3, 1e3).map(lambda x: x if abs(x) > 1e-140 else 0.0),
+    ),
     data=st.data(),
 )
 @settings(max_examples=50, deadline=None)
@@ -297,3 +305,141 @@ def test_scale_true_means_standard_deviations_and_false_none():
         assert np.array_equal(moments.gram(True, yes), moments.gram(True, "std"))
         assert np.array_equal(moments.gram(True, no), moments.gram(True))
     assert select(moments.gram(), 2, scale=False).k == 2
+
+
+def weighted_scatter(A, w):
+    """The scatter about the weighted mean in extended precision."""
+    C, W = A.astype(np.longdouble), w.astype(np.longdouble)
+    C = C - (W @ C) / W.sum()
+    return ((C * W[:, None]).T @ C).astype(np.float64)
+
+
+def test_rows_that_weigh_little_do_not_hide_a_far_mean():
+    """By their variance alone the mean is near; by their weight they hardly count."""
+    rng = np.random.default_rng(18)
+    sd = np.where(rng.random(20_000) < 0.02, 1e6, 0.01)
+    A, w = 1e4 + sd[:, None] * rng.standard_normal((20_000, 3)), 1 / sd**2
+    got = Moments.of(A, w)
+    np.testing.assert_allclose(np.diagonal(got.scatter), np.diagonal(weighted_scatter(A, w)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, ">i8", np.longdouble])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_64_bits_tell_apart_is_not_rounded_away(dtype, weighted):
+    if np.dtype(dtype).kind == "f" and np.finfo(dtype).nmant < 63:
+        pytest.skip("longdouble is float64 here")
+    rng = np.random.default_rng(19)
+    small = rng.integers(0, 300, (400, 3))
+    A, w = (small + 2**60).astype(dtype), rng.random(400) if weighted else np.ones(400)
+    parts = [Moments.of(A[rows], w[rows] if weighted else None) for rows in (slice(0, 150), slice(150, 400))]
+    whole = Moments.of(A, w if weighted else None)
+    want = weighted_scatter(small, w)
+    for got in (whole, parts[0].merge(parts[1])):
+        np.testing.assert_allclose(got.scatter, want, rtol=1e-11, atol=1e-11 * np.trace(want))
+        np.testing.assert_allclose(np.diagonal(got.gram(True, "std")), got.weight, rtol=1e-11)
+    # The mean of half of the rows may be a whole float64 number or not: the other half must not notice.
+    left = whole.minus(parts[0])
+    want = weighted_scatter(small[150:], w[150:])
+    np.testing.assert_allclose(left.scatter, want, rtol=1e-7, atol=1e-9 * np.trace(want))
+
+
+def test_integers_from_end_to_end_of_64_bits():
+    A = np.array([[-(2**63), 0], [2**63 - 1, 1], [5, 2**53 + 1]], dtype=np.int64)
+    exact = [[float(Fraction(x)) for x in row] for row in exact_gram(A)]
+    np.testing.assert_allclose(Moments.of(A).gram(), exact, rtol=1e-14)
+
+
+@pytest.mark.parametrize("at", [1e15, -3e15, 7e7])
+def test_a_spread_of_a_few_units_in_the_last_place_is_one_everywhere(at):
+    rng = np.random.default_rng(20)
+    step = np.spacing(abs(at))
+    for units, constant in ((1, True), (100, False)):
+        A = np.stack([at + step * rng.integers(-units, units + 1, 500), rng.standard_normal(500)], axis=1)
+        moments = Moments.of(A)
+        halves = Moments.of(A[:200]).merge(Moments.of(A[200:]))
+        bootstrap = next(weighted_sums([Moments.of(A[:200]), Moments.of(A[200:])], np.ones((1, 2))))
+        rows = Rows.of(A)
+        mu, sigma = rows.preparation(True, "std")
+        for got in (moments, halves, bootstrap, rows):
+            assert (got.spread[0] == 0) == constant
+        for got in (moments, halves, bootstrap):
+            assert (got.scatter[0, 0] == 0) == constant
+            assert (got.preparation(True, "std")[1][0] == 1) == constant
+            assert (got.gram(*got.preparation(True, "std"))[0, 0] == 0) == constant
+        assert (rows.factor(True, mu, sigma)[:, 0].any() == 0) == constant
+
+
+def test_minus_knows_what_rounding_it_leaves():
+    rng = np.random.default_rng(21)
+    A, w = rng.standard_normal((400, 3)) + 4, rng.random(400)
+    A[:, 0] = 0.0
+    A[:100, 0] = 1e3 * rng.random(100)
+    for weights in (w, np.ones(400)):
+        left = Moments.of(A, weights).minus(Moments.of(A[:100], weights[:100]))
+        want = Moments.of(A[100:], weights[100:])
+        np.testing.assert_allclose(left.preparation(True, "std")[1], want.preparation(True, "std")[1], rtol=1e-9)
+        np.testing.assert_allclose(left.gram(True, "std"), want.gram(True, "std"), rtol=1e-8, atol=1e-8)
+        # What is taken away next does not bring the doubt about the first window to an end.
+        rest = left.minus(Moments.of(A[100:250], weights[100:250])).merge(Moments.of(A[250:300], weights[250:300]))
+        assert rest.spread[0] == 0
+
+
+def test_minus_of_the_same_rows_in_another_order_leaves_nothing():
+    rng = np.random.default_rng(22)
+    A, w = rng.standard_normal((997, 3)), rng.random(997)
+    for order in (np.arange(997)[::-1], rng.permutation(997)):
+        left = Moments.of(A, w).minus(Moments.of(A[order], w[order]))
+        assert (left.rows, left.weight) == (0, 0.0)
+        assert not left.product.any()
+    with pytest.raises(ValueError, match="cannot subtract more than is there: 997 rows of weight"):
+        Moments.of(A, w).minus(Moments.of(A, 0.9 * w))
+
+
+def test_a_constant_of_integers_and_floats_together_is_constant():
+    A = np.full((1_001, 2), 255, np.uint8)
+    A[::3, 1] = 3
+    both = Moments.of(A).merge(Moments.of(A + 0.0)).merge(Moments.of(A, np.full(1_001, 0.3)))
+    assert both.spread[0] == 0
+    assert both.spread[1] == pytest.approx(Moments.of(A).spread[1], rel=1e-13)
+
+
+@pytest.mark.parametrize("at", [1e-170, 1e-300, 5e-324])
+def test_squares_that_are_lost_are_refused_where_they_matter(at):
+    rng = np.random.default_rng(23)
+    tiny = at * rng.choice([-3.0, -1.0, 1.0, 3.0], (40, 3))
+    tiny[:, 2] = 0.0
+    for moments in (Moments.of(tiny), Moments.of(tiny, np.full(40, 0.5)), filled(tiny)):
+        with pytest.raises(ValueError, match=r"so small that theirs are lost: 0, 1\. Multiply"):
+            moments.gram()
+    beside = np.hstack([tiny, rng.standard_normal((40, 1))])
+    moments = Moments.of(beside)
+    assert moments.gram()[3, 3] == pytest.approx(np.sum(beside[:, 3] ** 2))  # beside it they are nothing
+    with pytest.raises(ValueError, match="so small that theirs are lost: 0, 1"):
+        moments.gram(scale="std")
+    # A quiet beginning is no loss.
+    later = moments.merge(Moments.of(rng.standard_normal((60, 4))))
+    assert np.all(np.isfinite(later.gram(True, "std")))
+
+
+def filled(A):
+    gaps = Gaps.of(A)
+    return gaps.fill(gaps.mean)
+
+
+@pytest.mark.parametrize("at", [1e-25, 1e-44, 1e15])
+def test_single_precision_holds_over_the_range_of_float32(at):
+    A = (at * (1 + np.random.default_rng(24).random((3_000, 3)))).astype(np.float32)
+    A[:, 2] = 1.0
+    accumulator = Accumulator(3, A.dtype, precision="single")
+    accumulator.add(A)
+    got = Moments(*accumulator.numbers())
+    wide = A.astype(np.float64)
+    np.testing.assert_allclose(np.diagonal(got.gram()), np.sum(wide**2, axis=0), rtol=1e-5)
+    np.testing.assert_allclose(got.spread, np.std(wide, axis=0), rtol=1e-3)
+
+
+def test_single_precision_out_of_range_names_the_way_out():
+    accumulator = Accumulator(1, np.dtype(np.float32), precision="single")
+    accumulator.add(np.array([[1e25], [-1e25]], np.float32))
+    with pytest.raises(OverflowError, match="column 0 exceeds the range of float32; use precision='double'"):
+        accumulator.numbers()

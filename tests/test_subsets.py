@@ -245,3 +245,36 @@ def test_parts_have_the_names_of_the_whole(tmp_path):
         assert {part.names for part in (*moments.folds, *moments.groups)} == {tuple("abcd")}
         assert all(2 in picks for picks in rg.stability(moments, 2, include=["c"], resamples=5).picks)
         assert rg.stability(moments, 2, exclude=["c"], resamples=5).frequency[2] == 0
+
+
+def test_a_column_that_is_constant_in_a_resample_is_not_inflated():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 2)) + 4
+    X[:, 0] = 0
+    X[:20, 0] = rng.random(20)
+    moments = rg.scan(X, groups=10)
+    result = rg.stability(moments, 1, center=True, scale="std")
+    counts = np.random.default_rng(0).multinomial(10, np.full(10, 0.1), size=100)
+    for row, picks in zip(counts, result.picks, strict=True):
+        assert row[0] > 0 or picks[0] == 1
+    for row, resample in zip(counts, weighted_sums(moments.groups, counts.astype(float)), strict=True):
+        assert (resample.spread[0] > 0) == (row[0] > 0)
+
+
+@pytest.mark.parametrize("glitch", [1e12, -1e12, 1e100])
+@pytest.mark.parametrize("groups", [2, 12])
+def test_a_wild_group_costs_other_resamples_nothing(glitch, groups):
+    """Resamples without it are those of the data without the wild value."""
+    rng = np.random.default_rng(11)
+    X = rng.standard_normal((groups * 20, 6)) @ rng.standard_normal((6, 6)) + 3
+    wild = X.copy()
+    wild[7, 2] = glitch  # in group 0
+    counts = rng.multinomial(groups, np.full(groups, 1 / groups), size=24).astype(float)
+    sums = [weighted_sums([Moments.of(part) for part in np.split(A, groups)], counts) for A in (X, wild)]
+    without = 0
+    for row, tame, got in zip(counts, *sums, strict=True):
+        if row[0] == 0:
+            without += 1
+            np.testing.assert_allclose(got.gram(True, "std"), tame.gram(True, "std"), rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(got.gram(), tame.gram(), rtol=1e-9, atol=1e-9)
+    assert without > 2

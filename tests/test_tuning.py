@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import rgcss_dask as rg
 from rgcss_dask.core.grid import GRID, default_grid, leading_spectrum
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.parts import fold_of
 from rgcss_dask.core.tuning import _choose, leave_one_out, mean_and_error
 
 LAMS = [0.0, 0.01, 1.0, 100.0]
@@ -385,3 +386,19 @@ def test_more_columns_than_a_training_fold_spans_need_a_penalty():
         pytest.raises(ValueError, match=r"at most 3 with lambda = 0.*Use a smaller k, or leave 0 out"),
     ):
         rg.cross_validate(dependent, 5, lams=[0.0, 1.0])
+
+
+def test_a_column_that_is_constant_outside_a_fold_is_not_inflated():
+    """With weights of fractions the mean of zeros was not quite zero, nor their spread."""
+    rng = np.random.default_rng(0)
+    X, w = rng.standard_normal((400, 3)) + 4, rng.random(400)
+    folds = [np.flatnonzero(fold_of(np.arange(400, dtype=np.uint64), 5, 0) == k) for k in range(5)]
+    X[:, 0] = 0
+    X[folds[0][:3], 0] = 5.0
+    found = rg.cross_validate(rg.scan(X, folds=5, weights=w), 2, center=True, scale="std")
+    for start, fold in zip(found.start, folds, strict=True):
+        rest = np.setdiff1d(np.arange(400), fold)
+        mu = np.average(X[rest], axis=0, weights=w[rest])
+        sigma = np.sqrt(np.average((X[rest] - mu) ** 2, axis=0, weights=w[rest]))
+        sigma[sigma == 0] = 1.0
+        assert start == pytest.approx(w[fold] @ np.sum(((X[fold] - mu) / sigma) ** 2, axis=1), rel=1e-9)

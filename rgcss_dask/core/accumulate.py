@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels, triangle
+from rgcss_dask.core.precision import ROUNDING, TINY, ULPS, difference, doubt_of_values, faint, resolution
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.core.threads import lasting
 from rgcss_dask.core.triangle import Array, add_outer
@@ -27,7 +27,7 @@ UNSHIFTED = 1.0
 # Rows looked at to judge where a block lies and how wide it spreads.
 SAMPLE = 64
 
-Numbers = tuple[int, float, Array, Array, Array, bool]  # rows, weight, shift, total, product, exact
+Numbers = tuple[int, float, Array, Array, Array, Array, bool]  # rows, weight, shift, total, product, rounding, exact
 Sums = tuple[float, Array, Array]  # weight, shift, total
 
 
@@ -60,6 +60,7 @@ class Accumulator:
         self._total = np.zeros(n)
         self._product: Array = lasting((n, n))
         self._product.fill(0.0)
+        self._rounding = np.zeros(n)  # what of the sums of squares may be rounding
 
     def add(
         self, block: NDArray[Any] | SparseRows, weights: NDArray[Any] | None = None, *, also: Sequence[Accumulator] = ()
@@ -94,19 +95,18 @@ class Accumulator:
         """Hand over what was added; the accumulator must not be used after."""
         if not np.all(np.isfinite(np.diagonal(self._product))):
             column = int(np.flatnonzero(~np.isfinite(np.diagonal(self._product)))[0])
-            raise OverflowError(
-                f"the sum of squares of column {column} exceeds the range of float64; "
-                "divide the data by a constant first."
-            )
+            raise OverflowError(f"the sum of squares of column {column} exceeds the range of {self._work.way_out}.")
         exact = isinstance(self._work, _Integers) and self._weight <= EXACT_WEIGHT
         if not exact and self._weight > 0:
             self._move(self._shift + self._total / self._weight)
+            self._rounding += doubt_of_values(self._weight, self._shift, self._work.resolution)
         kernels.mirror(self._product)
-        return self._rows, self._weight, self._shift, self._total, self._product, exact
+        return self._rows, self._weight, self._shift, self._total, self._product, self._rounding, exact
 
     def _move(self, shift: Array) -> None:
         """Put the sums about another shift: Q about c + d is Q + w d d' - s d' - d s'."""
         d = shift - self._shift
+        self._round()
         if d.any():
             add_outer(self._product, [(d, self._weight * d - self._total), (self._total, -d)])
             self._total = self._total - self._weight * d
@@ -122,18 +122,26 @@ class Accumulator:
             terms, (_, self._shift, self._total) = common_shift(
                 (self._weight, self._shift, self._total), (weight, shift, total)
             )
+            self._round()
             add_outer(self._product, terms)
         self._weight += weight
+
+    def _round(self) -> None:
+        """Note the rounding of the sums as they are, before what is moved makes them smaller."""
+        np.maximum(self._rounding, self._work.rounding * np.diagonal(self._product), out=self._rounding)
 
 
 class _Integers:
     """Rows of 8-bit integers, as float32 about a constant, in blocks whose products are exact."""
 
+    resolution, rounding = 0.0, ROUNDING  # of sums that have outgrown what is exact
+    way_out = "float64; divide the weights by a constant first"
+
     def __init__(self, n: int, dtype: np.dtype[Any], threads: int) -> None:
         self.offset = 128.0 if dtype == np.uint8 else 0.0
         self._n, self._dtype, self._threads = n, dtype, threads
         count = stacked(n, dtype)
-        self._tiles = _Tiles(n, threads) if count == 0 else None
+        self._tiles = triangle.Tiles(n, threads) if count == 0 else None
         self._buffer: NDArray[np.float32] = lasting((EXACT_ROWS, n), np.float32)
         self._stack: NDArray[np.float32] = lasting((count, n, n) if count else (1, 0, 0), np.float32)
 
@@ -178,7 +186,7 @@ class _Integers:
             if self._tiles is None:
                 np.matmul(X.T, X, out=self._stack[i])
             else:
-                self._tiles.add(X, targets)
+                self._tiles.add(X, [target._product for target in targets])
         if self._tiles is None:
             for target in targets:
                 kernels.add_lower(self._stack[:used], target._product)
@@ -197,11 +205,14 @@ class _Floats:
     def __init__(self, n: int, dtype: np.dtype[Any], precision: str, threads: int) -> None:
         check_real(dtype)
         self._rows = block_rows(n, dtype, precision)
-        work = np.float32 if _is_single(dtype, precision) else np.float64
+        single = _is_single(dtype, precision)
+        work = np.float32 if single else np.float64
+        self.way_out = "float32; use precision='double'" if single else "float64; divide the data by a constant first"
+        self.resolution, self.rounding = resolution(dtype), ULPS * float(np.finfo(work).eps)
         self._buffer: NDArray[Any] = lasting((self._rows, n), work)
         self._ones: NDArray[Any] = np.ones(self._rows, work)
         self._shift: NDArray[Any] = np.zeros(n, work)  # that of the last block
-        self._tiles = _Tiles(n, threads)
+        self._tiles = triangle.Tiles(n, threads)
 
     def step(self, rows: int) -> int:
         """Rows to be added at once: pieces of one size, because short ones are slow."""
@@ -212,67 +223,35 @@ class _Floats:
         weight = float(len(piece) if weights is None else weights.sum())
         if weight == 0:
             return
-        X = self._shifted(piece)
-        w = self._ones[: len(X)] if weights is None else weights.astype(X.dtype)
-        total = (w @ X).astype(np.float64)
+        X, total = self._shifted(piece, weights)
         if not np.all(np.isfinite(total)):
             _raise_not_finite(piece)
-        d = total / weight
-        counted = X if weights is None else X[weights > 0]  # what stands in other rows says nothing of the data
-        if _has_drifted(counted, d, self._shift, DRIFT if self._shift.any() else UNSHIFTED):
+        limit = DRIFT if self._shift.any() else UNSHIFTED
+        if _has_drifted(X, total / weight, self._shift, limit, None if weights is None else weight):
             # In the buffer's own precision, so that what is subtracted is what is recorded.
-            self._shift = (self._shift + d).astype(X.dtype)
-            X = self._shifted(piece)
-            total = (w @ X).astype(np.float64)
-        if weights is not None:
-            X = np.multiply(X, np.sqrt(weights)[:, None], out=self._buffer[: len(X)], casting="unsafe")
-        self._tiles.add(X, targets)
+            self._shift = (self._shift + total / weight).astype(X.dtype)
+            X, total = self._shifted(piece, weights)
+        if X.dtype == np.float32 and _loses_squares(X).any():
+            X = X.astype(np.float64)
+        self._tiles.add(X, [target._product for target in targets])
         for target in targets:
             target._take(weight, self._shift.astype(np.float64), total)
+            low = np.diagonal(target._product) < faint(np.float64)
+            if low.any():
+                target._rounding[low] += len(X) * TINY * X[:, low].any(axis=0)
 
-    def _shifted(self, piece: NDArray[Any]) -> NDArray[Any]:
-        """Return the rows less the shift in the buffer, or as they are where there is nothing to do."""
+    def _shifted(self, piece: NDArray[Any], weights: Array | None) -> tuple[NDArray[Any], Array]:
+        """Return the rows less the shift, each times the root of its weight, and their weighted sum.
+
+        In the buffer, or as they are where there is nothing to do.
+        """
         X = self._buffer[: len(piece)]
-        if piece.dtype == X.dtype and piece.flags.c_contiguous and piece.flags.aligned and not self._shift.any():
-            return piece
-        return np.subtract(piece, self._shift, out=X, dtype=X.dtype, casting="unsafe")
-
-
-class _Tiles:
-    """The tiles of a lower triangle, divided among threads; they are the same for any number, and so are the bits."""
-
-    def __init__(self, n: int, threads: int) -> None:
-        self._tiles = list(triangle.lower_tiles(n))
-        self._pool = ThreadPoolExecutor(threads, "rgcss-tile") if threads > 1 and len(self._tiles) > 1 else None
-        self._spare: list[NDArray[Any]] = []  # temporaries that no thread is using
-
-    def add(self, X: NDArray[Any], targets: Sequence[Accumulator]) -> None:
-        """Add X'X to the lower triangles of all targets."""
-
-        def add_tile(rows: slice, columns: slice) -> None:
-            if X.dtype == np.float64 and len(targets) == 1:
-                triangle.add_products(X, targets[0]._product, rows, columns)
-            else:
-                self._add_product(X, targets, rows, columns)
-
-        if self._pool is None:
-            for rows, columns in self._tiles:
-                add_tile(rows, columns)
-        else:
-            list(self._pool.map(add_tile, *zip(*self._tiles, strict=True)))
-
-    def _add_product(self, X: NDArray[Any], targets: Sequence[Accumulator], rows: slice, columns: slice) -> None:
-        try:  # not a look first: another thread may take the last one in between
-            tile = self._spare.pop()
-        except IndexError:
-            side = min(X.shape[1], triangle.TILE)
-            tile = lasting((side, side), X.dtype)
-        product = tile[: rows.stop - rows.start, : columns.stop - columns.start]
-        np.matmul(X[:, rows].T, X[:, columns], out=product)
-        for target in targets:
-            corner = target._product[rows, columns]
-            np.add(corner, product, out=corner)
-        self._spare.append(tile)
+        plain = piece.dtype == X.dtype and piece.flags.c_contiguous and piece.flags.aligned
+        X = piece if plain and not self._shift.any() else difference(piece, self._shift, X)
+        if weights is None:
+            return X, (self._ones[: len(X)] @ X).astype(np.float64)
+        total = (weights.astype(X.dtype) @ X).astype(np.float64)
+        return np.multiply(X, np.sqrt(weights)[:, None], out=self._buffer[: len(X)], casting="unsafe"), total
 
 
 def _add_sparse(block: SparseRows, weights: NDArray[Any] | None, targets: Sequence[Accumulator]) -> bool:
@@ -294,16 +273,29 @@ def _add_sparse(block: SparseRows, weights: NDArray[Any] | None, targets: Sequen
     return True
 
 
-def _has_drifted(X: NDArray[Any], d: Array, shift: NDArray[Any], limit: float) -> bool:
-    """Tell whether the mean d of the shifted rows X is so far from 0 that a product about 0 loses digits."""
+def _loses_squares(X: NDArray[Any]) -> NDArray[np.bool_]:
+    """Tell in which columns squares are so small that they are lost in the precision of X, (n,)."""
+    low = np.einsum("ij,ij->j", X, X) < faint(X.dtype)
+    low[low] = X[:, low].any(axis=0)
+    return low
+
+
+def _has_drifted(X: NDArray[Any], d: Array, shift: NDArray[Any], limit: float, weight: float | None) -> bool:
+    """Tell whether the mean d of the shifted rows is so far from 0 that a product about 0 loses digits.
+
+    With a ``weight``, the sum of the weights, X holds each row times the root of its own.
+    """
     rounding = 4 * np.finfo(X.dtype).eps * np.abs(shift)
 
-    def far(rows: NDArray[Any]) -> bool:
-        variance = np.einsum("ij,ij->j", rows, rows) / len(rows) - rows.mean(axis=0) ** 2
+    def far(rows: NDArray[Any], mean: NDArray[Any], weight: float) -> bool:
+        variance = np.einsum("ij,ij->j", rows, rows) / weight - mean**2
         return bool(np.any(d**2 > limit * np.maximum(variance, 0.0) + rounding**2))
 
+    if weight is not None:  # a few rows may be just those that weigh nothing
+        return far(X, d, weight)
     # A few rows tell of most blocks; of many columns some look narrow in them by chance, and seldom values are missed.
-    return far(X[:: max(1, len(X) // SAMPLE)]) and far(X)
+    few = X[:: max(1, len(X) // SAMPLE)]
+    return far(few, few.mean(axis=0), len(few)) and far(X, d, len(X))
 
 
 class NotFiniteError(ValueError):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import NotFiniteError
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.precision import ROUNDING, TINY, doubt_of_values, faint
 from rgcss_dask.core.triangle import Array
 
 
@@ -49,7 +50,11 @@ class Gaps:
             present = np.full((len(shift), len(shift)), float(w.sum()))
         else:
             total, cross, present = np.sqrt(w) @ X, X.T @ M, M.T @ M
-        return cls(len(X), float(w.sum()), shift, total, X.T @ X, cross, present)
+        product = X.T @ X
+        squares = np.einsum("ii->i", product)
+        low = squares < faint(np.float64)
+        squares[low] = np.maximum(squares[low], TINY * X[:, low].any(axis=0))  # lost, but not nothing
+        return cls(len(X), float(w.sum()), shift, total, product, cross, present)
 
     @property
     def n(self) -> int:
@@ -103,9 +108,26 @@ class Gaps:
         )
 
     def fill(self, mean: Array) -> Moments:
-        """Return the moments of the rows with every gap set to ``mean``, that of these rows or of more."""
-        filled = self.about(mean)
-        return Moments(self.rows, self.weight, mean, filled.total, filled.product)
+        """Return the moments of the rows with every gap set to ``mean``, that of these rows or of more.
+
+        A gap holds e = mean - shift instead of 0. The sums stay about their own mean: about that of more rows, which
+        may lie far away, they would lose digits.
+        """
+        own = self.about(np.where(self.counts > 0, self.shift, mean))
+        e = mean - own.shift
+        step = (own.total[:, None] - own.cross) * e
+        gaps = own.weight - own.counts[:, None] - own.counts + own.present
+        product = own.product + (step + step.T) + gaps * np.outer(e, e)
+        total = own.total + e * (own.weight - own.counts)
+        squares = np.diagonal(product).copy()
+        d = total / own.weight if own.weight > 0 else np.zeros(own.n)
+        shift = own.shift + d
+        d = shift - own.shift
+        step = np.outer(total, d)
+        product += own.weight * np.outer(d, d) - (step + step.T)
+        rounding = np.maximum(ROUNDING * squares, own.weight * TINY * ((squares > 0) & (squares < faint(np.float64))))
+        rounding += doubt_of_values(own.weight, shift)
+        return Moments(own.rows, own.weight, shift, total - own.weight * d, product, rounding)
 
 
 def _refuse_infinity(X: Array) -> None:

@@ -11,10 +11,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels
 from rgcss_dask.core.accumulate import EXACT_WEIGHT, Accumulator, checked_weights, common_shift, is_whole
+from rgcss_dask.core.precision import EPS, ROUNDING, faint
 from rgcss_dask.core.triangle import Array, add_outer
 
-# A column whose spread is below this share of its mean holds one value and rounding.
-CONSTANT = 16 * np.finfo(np.float64).eps
+# Rounding is far below this share of the squares, unless they were lost.
+LOST = 0.01
+# Weights are sums too: what is left of them below this share of what there was is rounding.
+NO_WEIGHT = 1e-12
+# The arrays of moments; archives and handles pass them on by name.
+ARRAYS = ("shift", "total", "product", "rounding")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +38,7 @@ class Moments:
     shift: Array  # (n,)
     total: Array  # (n,)
     product: Array  # (n, n)
+    rounding: Array  # (n,) what of each sum of squares about the mean may be rounding
     exact: bool = False  # every number is an integer without rounding
     dropped: int = 0  # rows left out because of gaps
     names: tuple[str, ...] | None = None  # (n,) column names
@@ -102,11 +108,15 @@ class Moments:
         merging what remains is better when it is at hand. Parts kept apart are not carried over.
         """
         self._check_same_columns(other, "subtract")
-        if other.weight > self.weight or other.rows > self.rows:
+        weight, rows = self.weight - other.weight, self.rows - other.rows
+        rounding = 0.0 if self.exact and other.exact else NO_WEIGHT * self.weight
+        if rows < 0 or weight < -rounding or (rows == 0 and weight > rounding):
             raise ValueError(
                 f"cannot subtract more than is there: {other.rows} rows of weight {other.weight:g} "
                 f"from {self.rows} rows of weight {self.weight:g}."
             )
+        if weight <= rounding:  # nothing is left, or rows that weigh nothing
+            other = replace(other, weight=self.weight)
         left = _merge_numbers(self, other, sign=-1.0)
         # What cancels may come out a little below zero; what is far below was never part of these rows.
         diagonal = np.einsum("ii->i", left.product)
@@ -127,6 +137,7 @@ class Moments:
             shift=self.shift[index],
             total=self.total[index],
             product=self.product[np.ix_(index, index)],
+            rounding=self.rounding[index],
             names=None if self.names is None else tuple(self.names[i] for i in index),
             folds=tuple(part.take(index) for part in self.folds),
             groups=tuple(part.take(index) for part in self.groups),
@@ -152,31 +163,49 @@ class Moments:
 
         Without centring and scaling this is A'A, exact for exact moments.
         """
-        about_mean = isinstance(center, bool | np.bool_) and bool(center)
         mu, sigma = self.preparation(center, scale)
         base = _near(self, mu) if self.exact else self
         G: Array = np.array(base.product)
-        if about_mean:
-            add_outer(G, [(base.total, base.total / -base.weight)])
-            kernels.mirror(G)
-            constant = self.spread <= CONSTANT * np.abs(self.mean)
+        shift, total = base.shift, base.total
+        if not self.exact and self.weight > 0:
+            constant = self.spread == 0
             G[constant, :] = 0.0
             G[:, constant] = 0.0
+            shift, total = np.where(constant, self.mean, shift), np.where(constant, 0.0, total)
+        if isinstance(center, bool | np.bool_) and center:
+            add_outer(G, [(total, total / -base.weight)])
         else:
-            d = mu - base.shift
-            add_outer(G, [(d, base.weight * d - base.total), (base.total, -d)])
-            kernels.mirror(G)
+            d = mu - shift
+            add_outer(G, [(d, base.weight * d - total), (total, -d)])
+        kernels.mirror(G)
         if np.any(sigma != 1.0):
             G /= sigma[:, None]
             G /= sigma
+        self._refuse_lost(self.rounding / sigma**2 > EPS * np.diagonal(G).max())
         return G
 
     @property
     def spread(self) -> Array:
-        """Standard deviation of each column (dividing by the weight), (n,)."""
-        base = _near(self, self.mean) if self.exact else self
-        variance = (np.diagonal(base.product) - base.total**2 / base.weight) / base.weight
-        return np.sqrt(np.maximum(variance, 0.0))
+        """Standard deviation of each column (dividing by the weight), 0 where it may be all rounding, (n,)."""
+        # Exact sums about the integer nearest to the mean are as small as they can be, and still exact.
+        mean = self.mean
+        d = np.rint(mean) - self.shift if self.exact else np.zeros(self.n)
+        total = self.total - self.weight * d
+        squares = np.diagonal(self.product) + d * (self.weight * d - 2.0 * self.total)
+        left = squares - total**2 / self.weight
+        doubt = 0.0 if self.exact else np.maximum(self.rounding, ROUNDING * squares)
+        return np.sqrt(np.where(left > doubt, left, 0.0) / self.weight)
+
+    def _refuse_lost(self, matters: NDArray[np.bool_] | bool) -> None:
+        """Refuse columns whose values are so small that their squares were lost, where that matters."""
+        squares = np.diagonal(self.product) + self.weight * self.shift**2
+        lost = (self.rounding > LOST * squares) & (self.rounding < faint(np.float64)) & matters
+        if lost.any():
+            which = ", ".join(str(i) for i in np.flatnonzero(lost)[:8]) + (", ..." if lost.sum() > 8 else "")
+            raise ValueError(
+                "squares must be within the range of float64; the values of some columns are so small that theirs are "
+                f"lost: {which}. Multiply the data by a constant before they are read, or leave these columns out."
+            )
 
     def _sigma(self, scale: float | str | ArrayLike | None) -> Array:
         if isinstance(scale, bool | np.bool_):
@@ -186,8 +215,9 @@ class Moments:
         if isinstance(scale, str):
             if scale != "std":
                 raise ValueError(f"scale must be None, a number, 'std' or {self.n} values; got {scale!r}.")
+            self._refuse_lost(True)
             spread = self.spread
-            return np.where(spread <= CONSTANT * np.abs(self.mean), 1.0, spread)
+            return np.where(spread > 0, spread, 1.0)
         sigma = np.full(self.n, float(scale)) if np.ndim(scale) == 0 else _vector(scale, self.n, "scale")  # type: ignore[arg-type]
         if not np.all((sigma > 0) & np.isfinite(sigma)):
             bad = int(np.flatnonzero(~((sigma > 0) & np.isfinite(sigma)))[0])
@@ -268,29 +298,33 @@ def _merge_numbers(a: Moments, b: Moments, sign: float = 1.0, overwrite: bool = 
     """Add (or with ``sign=-1`` subtract) the rows of ``b``, names and parts aside."""
     rows, dropped = a.rows + int(sign) * b.rows, a.dropped + int(sign) * b.dropped
     weight = a.weight + sign * b.weight
-    if b.weight == 0 or weight == 0 or a.weight == 0:
+    if weight == 0:
+        none = np.zeros(a.n)
+        return Moments(rows, weight, a.shift, none, np.zeros((a.n, a.n)), none, a.exact and b.exact, dropped)
+    if a.weight == 0 or b.weight == 0:
         keep = a if b.weight == 0 else b
-        cleared = weight == 0
-        return Moments(
-            rows,
-            weight,
-            keep.shift,
-            np.zeros(a.n) if cleared else keep.total,
-            np.zeros((a.n, a.n)) if cleared else keep.product,
-            keep.exact,
-            dropped,
-        )
+        return replace(keep, rows=rows, dropped=dropped, names=None, folds=(), groups=())
     combine = np.add if sign > 0 else np.subtract
-    out = a.product if overwrite and a.product.flags.writeable else np.empty_like(a.product)
     if a.exact and b.exact:
         b = _near(b, a.shift)
-        total, product = combine(a.total, b.total), combine(a.product, b.product, out=out)
-        return Moments(rows, weight, a.shift, total, product, weight <= EXACT_WEIGHT, dropped)
+        product = combine(a.product, b.product, out=_room(a, overwrite))
+        exact = weight <= EXACT_WEIGHT
+        return Moments(rows, weight, a.shift, combine(a.total, b.total), product, a.rounding, exact, dropped)
+    a, b = (_near(side, side.mean) if side.exact else side for side in (a, b))
     terms, (weight, shift, total) = common_shift((a.weight, a.shift, a.total), (b.weight, b.shift, b.total), sign)
-    product = combine(a.product, b.product, out=out)
+    before = np.diagonal(a.product) + np.diagonal(b.product) + sum(np.abs(u * v) for u, v in terms)
+    product = combine(a.product, b.product, out=_room(a, overwrite))
     add_outer(product, terms)
     kernels.mirror(product)
-    return Moments(rows, weight, shift, total, product, False, dropped)
+    # What was added is known as well as its parts; what was subtracted, no better than what was there.
+    known = a.rounding + b.rounding
+    rounding = known + ROUNDING * before if sign < 0 else np.maximum(known, ROUNDING * np.diagonal(product))
+    return Moments(rows, weight, shift, total, product, rounding, False, dropped)
+
+
+def _room(a: Moments, overwrite: bool) -> Array:
+    """Return a matrix for a sum: that of the first summand if it may be overwritten."""
+    return a.product if overwrite and a.product.flags.writeable else np.empty_like(a.product)
 
 
 def _near(exact: Moments, point: Array) -> Moments:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cython_blas
+
+from rgcss_dask.core.threads import lasting
 
 Array = NDArray[np.float64]
 
@@ -47,6 +51,44 @@ def add_products(X: Array, G: Array, rows: slice, columns: slice, *, weighted: A
         _dsyrk(b"U", b"N", corner.shape[0], m, 1.0, A, lda, 1.0, corner, ldc)
     else:
         _dgemm(b"N", b"T", corner.shape[1], corner.shape[0], m, 1.0, A, lda, B, lda, 1.0, corner, ldc)
+
+
+class Tiles:
+    """The tiles of a lower triangle, divided among threads; they are the same for any number, and so are the bits."""
+
+    def __init__(self, n: int, threads: int) -> None:
+        self._tiles = list(lower_tiles(n))
+        self._pool = ThreadPoolExecutor(threads, "rgcss-tile") if threads > 1 and len(self._tiles) > 1 else None
+        self._spare: list[NDArray[Any]] = []  # temporaries that no thread is using
+
+    def add(self, X: NDArray[Any], matrices: Sequence[Array]) -> None:
+        """Add X'X to the lower triangles of all matrices."""
+
+        def add_tile(rows: slice, columns: slice) -> None:
+            if X.dtype == np.float64 and len(matrices) == 1:
+                add_products(X, matrices[0], rows, columns)
+            else:
+                self._add_product(X, matrices, rows, columns)
+
+        if self._pool is None:
+            for rows, columns in self._tiles:
+                add_tile(rows, columns)
+        else:
+            list(self._pool.map(add_tile, *zip(*self._tiles, strict=True)))
+
+    def _add_product(self, X: NDArray[Any], matrices: Sequence[Array], rows: slice, columns: slice) -> None:
+        tile: NDArray[Any] | None = None
+        with suppress(IndexError):  # not a look first: another thread may take the last one in between
+            tile = self._spare.pop()
+        if tile is None or tile.dtype != X.dtype:
+            side = min(X.shape[1], TILE)
+            tile = lasting((side, side), X.dtype)
+        product = tile[: rows.stop - rows.start, : columns.stop - columns.start]
+        np.matmul(X[:, rows].T, X[:, columns], out=product)
+        for matrix in matrices:
+            corner = matrix[rows, columns]
+            np.add(corner, product, out=corner)
+        self._spare.append(tile)
 
 
 class _Routine:

@@ -13,7 +13,8 @@ from rgcss_dask.core.accumulate import NotFiniteError, checked_weights
 from rgcss_dask.core.evaluate import EPS
 from rgcss_dask.core.gram import Factor
 from rgcss_dask.core.greedy import select
-from rgcss_dask.core.moments import CONSTANT, Moments, column_indices
+from rgcss_dask.core.moments import Moments, column_indices
+from rgcss_dask.core.precision import difference
 from rgcss_dask.core.selection import Selection
 
 Array = NDArray[np.float64]
@@ -95,13 +96,15 @@ class Rows:
 
     def factor(self, center: bool | ArrayLike, mu: Array, sigma: Array) -> Array:
         """Return the prepared rows, each times the root of its weight: F with F'F the prepared Gram, (m, n)."""
-        F = (self.block - mu) / sigma
+        F: Array = difference(self.block, mu, np.empty(self.block.shape))
         if isinstance(center, bool | np.bool_) and bool(center):
-            constant = [part.spread <= CONSTANT * np.abs(part.mean) for part in self._strips]
-            F[:, np.concatenate(constant)] = 0.0
+            # The mean of 64-bit integers need not be a float64 number.
+            F -= np.concatenate([part.shift - part.mean + part.total / part.weight for part in self._strips])
+            F[:, self.spread == 0] = 0.0
+        F /= sigma
         if self.weights is not None:
             F *= np.sqrt(self.weights)[:, None]
-        return np.asarray(F, dtype=np.float64)
+        return F
 
     @cached_property
     def _strips(self) -> tuple[Moments, ...]:
@@ -111,7 +114,7 @@ class Rows:
     def _given(self, center: bool | ArrayLike, scale: float | str | ArrayLike | None) -> tuple[Array, Array]:
         """Let the vectors that were given be checked as a whole, and learn the other one if need be."""
         n = self.n
-        blank = Moments(1, 1.0, np.zeros(n), np.zeros(n), np.broadcast_to(0.0, (n, n)))
+        blank = Moments(1, 1.0, np.zeros(n), np.zeros(n), np.broadcast_to(0.0, (n, n)), np.zeros(n))
         mu = blank.preparation(center)[0] if np.ndim(center) > 0 else self.preparation(center, None)[0]
         sigma = blank.preparation(False, scale)[1] if np.ndim(scale) > 0 else self.preparation(False, scale)[1]  # type: ignore[arg-type]
         return mu, sigma

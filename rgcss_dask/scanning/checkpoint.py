@@ -15,7 +15,7 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.parts import Parts, Read, Sums
 from rgcss_dask.storage.files import Folder
 
-FORMAT = 1
+FORMAT = 2
 KINDS: dict[str, type[Moments] | type[Gaps]] = {"moments": Moments, "gaps": Gaps}
 SYMMETRIC = ("product", "present")  # only the upper triangle is written
 
@@ -105,7 +105,7 @@ def _sum(entry: dict[str, Any], values: NDArray[np.float64]) -> tuple[Sums, NDAr
             found[field.name], values = _square(values, n), values[n * (n + 1) // 2 :]
         elif field.name == "cross":
             found[field.name], values = values[: n * n].reshape(n, n).copy(), values[n * n :]
-        elif field.name in ("shift", "total"):
+        elif field.name in ("shift", "total", "rounding"):
             found[field.name], values = values[:n].copy(), values[n:]
     return kind(**found), values
 

@@ -14,7 +14,7 @@ from distributed import Client, Future, Worker
 from numpy.typing import NDArray
 
 from rgcss_dask.compat import CommClosedError
-from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.moments import ARRAYS, Moments
 from rgcss_dask.scanning.execute import ClusterReport, Graph, run_on_cluster
 from rgcss_dask.scanning.presence import await_done, patience, settled
 from rgcss_dask.scanning.progress import Reporter
@@ -59,9 +59,9 @@ class Head:
             )
             for kind in ("folds", "groups")
         }
-        shift, total, product = (arrays[path, name] for name in ("shift", "total", "product"))
-        numbers = (self.exact, self.dropped, self.names)
-        return Moments(self.rows, self.weight, shift, total, product, *numbers, parts["folds"], parts["groups"])
+        shift, total, product, rounding = (arrays[path, name] for name in ARRAYS)
+        numbers = (self.exact, self.dropped, self.names, parts["folds"], parts["groups"])
+        return Moments(self.rows, self.weight, shift, total, product, rounding, *numbers)
 
 
 def describe(result: tuple[Moments, Any]) -> tuple[Head, Any]:
@@ -221,6 +221,11 @@ class PlacedMoments(Moments):
     def product(self) -> Array:
         """Product sums about the shift, (n, n)."""
         return self.shelf.fetch(self.path, "product", self.n)
+
+    @cached_property
+    def rounding(self) -> Array:
+        """What of each sum of squares may be rounding, (n,)."""
+        return self.shelf.fetch(self.path, "rounding", self.n)
 
     @property
     def folds(self) -> tuple[Moments, ...]:

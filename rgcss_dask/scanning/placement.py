@@ -18,7 +18,7 @@ import psutil
 from distributed import Scheduler
 
 from rgcss_dask.compat import ConnectionPool, clean_exception, dumps
-from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.moments import ARRAYS, Moments
 from rgcss_dask.core.needs import Need
 from rgcss_dask.core.plan import size
 from rgcss_dask.scanning.budget import default_budget
@@ -182,7 +182,7 @@ async def _brought(order: Order, head: Head, scheduler: Scheduler, pool: Connect
     paths += [((order.need.kind, i),) for i in range(order.need.parts)]
     arrays: dict[tuple[Path, str], Any] = {}
     for path in paths:
-        for name in ("shift", "total", "product"):
+        for name in ARRAYS:
             array = np.empty((head.n, head.n) if name == "product" else head.n)
             for start, stop in blocks(name, head.n):
                 asked = (order.key, order.path + path, name, start, stop)

@@ -22,7 +22,8 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.errors import ContainsArrayError
 from zarr.storage import LocalStore
 
-from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.moments import ARRAYS, Moments
+from rgcss_dask.core.precision import doubt_of_values
 from rgcss_dask.sources.zarr import MissingChunkError, strict_group
 from rgcss_dask.storage.claim import NAME as CLAIM
 from rgcss_dask.storage.claim import claimed, refuse_lost
@@ -267,7 +268,7 @@ def _crc(content: dict[str, Any]) -> int:
 
 def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
     """Write the arrays, parts in groups of their own, and return the numbers beside them."""
-    for name in ("shift", "total", "product"):
+    for name in ARRAYS:
         values = getattr(moments, name)
         rows = max(1, CHUNK_BYTES // (8 * moments.n))
         group.create_array(
@@ -278,6 +279,7 @@ def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
             config={"write_empty_chunks": True},  # a chunk of zeros that is not there could not be told from a lost one
         )
     head: dict[str, Any] = {k: getattr(moments, k) for k in ("rows", "weight", "exact", "dropped")}
+    head["arrays"] = list(ARRAYS)
     head["names"] = None if moments.names is None else list(moments.names)
     for kind in ("folds", "groups"):
         parts = [replace(part, names=None) for part in getattr(moments, kind)]  # once is enough
@@ -287,7 +289,7 @@ def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
 
 def _read_moments(group: zarr.Group, head: dict[str, Any]) -> Moments:
     arrays = {}
-    for name in ("shift", "total", "product"):
+    for name in head.get("arrays", ("shift", "total", "product")):
         array = group[name]
         if not isinstance(array, zarr.Array):
             raise KeyError(name)
@@ -296,12 +298,17 @@ def _read_moments(group: zarr.Group, head: dict[str, Any]) -> Moments:
         kind: tuple(_read_moments(_subgroup(group, f"{kind}/{i}"), part) for i, part in enumerate(head[kind]))
         for kind in ("folds", "groups")
     }
+    if "rounding" not in arrays:  # written before there was one
+        arrays["rounding"] = np.zeros_like(arrays["shift"])
+        if not head["exact"]:
+            arrays["rounding"] += doubt_of_values(head["weight"], arrays["shift"])
     return Moments(
         head["rows"],
         head["weight"],
         arrays["shift"],
         arrays["total"],
         arrays["product"],
+        arrays["rounding"],
         head["exact"],
         head["dropped"],
         None if head["names"] is None else tuple(head["names"]),
