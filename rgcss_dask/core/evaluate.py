@@ -8,10 +8,15 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
+from rgcss_dask.core.threads import single_threaded_blas
+
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 EPS = float(np.finfo(np.float64).eps)
+# Rounding in the entries of a Gram, relative to the norms of their columns: sums over rows, and what is made of them.
+# In sums over 100,000 rows at once half of this was found.
+DOUBT = 8 * EPS
 # A Gram squares the condition number, so that beyond this its smallest eigenvalue is rounding.
 RESOLVED_CONDITION = 1e8
 
@@ -38,7 +43,7 @@ class Condition:
 def weights(G: ArrayLike, columns: ArrayLike, lam: float) -> Array:
     """Return W = (G_SS + lam I)^-1 G_S, (k, n): the picked columns times W approximate all columns.
 
-    Directions that a Gram cannot tell from rounding get no weight, as in a pseudo-inverse.
+    A pick that a Gram cannot tell from a mix of earlier ones gets no weight.
     """
     S = np.asarray(columns, dtype=np.intp)
     return weights_from_rows(_gram(G)[S], S, lam)
@@ -47,11 +52,39 @@ def weights(G: ArrayLike, columns: ArrayLike, lam: float) -> Array:
 def weights_from_rows(GS: Array, S: Index, lam: float) -> Array:
     """Return the same from the picked rows of the Gram alone, (k, n)."""
     checked_lambda(lam)
-    values, Q = scipy.linalg.eigh(GS[:, S])
-    values = np.maximum(values, 0.0) + lam
-    keep = values > GS.shape[1] * EPS * values.max(initial=0.0)
-    Q = Q[:, keep]
-    return np.asarray(Q @ ((Q.T @ GS) / values[keep, None]))
+    W = np.zeros(GS.shape)
+    with single_threaded_blas():  # the same bits for any number of threads
+        L, kept = triangle(GS[:, S], lam)
+        if len(kept):
+            W[kept] = scipy.linalg.cho_solve((L, True), GS[kept])
+    return W
+
+
+def triangle(G: Array, lam: float) -> tuple[Array, Index]:
+    """Return L with L L' = G + lam I for the Gram of the picks, in their order, and the places of those it holds.
+
+    Left out is a pick of which the ones before leave no more than rounding: it is a mix of them, and picking it changes
+    nothing. Scales do not matter, as each column is judged by its own norm.
+    """
+    roots, L, kept = np.sqrt(np.maximum(np.diagonal(G), 0.0)), np.zeros(G.shape), np.empty(0, dtype=np.intp)
+    for t in range(len(G)):
+        past = len(kept)
+        y = _solved(L[:past, :past], G[kept, t])
+        left = G[t, t] - y @ y
+        if left > rounding_left(roots[t], _solved(L[:past, :past], y, transposed=True), roots[kept]):
+            L[past, :past], L[past, past] = y, np.sqrt(lam + left)
+            kept = np.append(kept, t)
+    return L[: len(kept), : len(kept)], kept
+
+
+def rounding_left(norm: Array, W: Array, norms: Array) -> Array:
+    """Return how much rounding in G leaves of a column that is the mix W of others, squared, given the norms of all."""
+    return np.asarray(DOUBT * (norm + np.abs(W).T @ norms) ** 2)
+
+
+def _solved(L: Array, y: Array, *, transposed: bool = False) -> Array:
+    """Return L^-1 y or L^-T y."""
+    return np.asarray(scipy.linalg.lapack.dtrtrs(L, y, lower=1, trans=int(transposed))[0]) if len(L) else y
 
 
 def loss(G: ArrayLike, columns: ArrayLike, lam: float, objective: str = "unselected") -> float:
@@ -72,7 +105,10 @@ def column_losses(B: ArrayLike, W: Array, columns: ArrayLike) -> Array:
 
 def column_losses_from_rows(diagonal: Array, BS: Array, W: Array, S: Index) -> Array:
     """Return the same from the diagonal and the picked rows of the Gram alone."""
-    return np.maximum(diagonal - np.einsum("ij,ij->j", W, 2.0 * BS - BS[:, S] @ W), 0.0)
+    losses = diagonal - np.einsum("ij,ij->j", W, 2.0 * BS - BS[:, S] @ W)
+    own = np.eye(len(S)) - W[:, S]  # of a picked column little is left: no difference of large numbers
+    losses[S] = np.einsum("ij,ij->j", own, BS[:, S] @ own)
+    return np.maximum(losses, 0.0)
 
 
 def prefix_losses(
@@ -85,15 +121,24 @@ def prefix_losses(
 def prefix_column_losses(G: ArrayLike, columns: ArrayLike, lam: float, B: ArrayLike | None = None) -> Array:
     """Return the squared error of every column for every prefix of the picks, (k, n); see `prefix_losses`.
 
-    All prefixes at once in O(k^2 n), by one Cholesky factor; where the columns are too dependent for it, one by one.
+    All prefixes at once in O(k^2 n), by one triangular factor.
     """
     G, S = _gram(G), np.asarray(columns, dtype=np.intp)
     B = G if B is None else _gram(B)
     checked_lambda(lam)
-    losses = _prefix_column_losses(G, B, S, lam)
-    if losses is None:
-        losses = np.array([column_losses(B, weights(G, S[: t + 1], lam), S[: t + 1]) for t in range(len(S))])
-    return np.maximum(losses, 0.0)
+    steps = np.zeros((len(S), len(G)))
+    with single_threaded_blas():
+        L, kept = triangle(G[np.ix_(S, S)], lam)
+        if len(kept):
+            steps[kept] = _changes(L, G[S[kept]], B[S[kept]], S[kept])
+    return np.maximum(np.diagonal(B) + np.cumsum(steps, axis=0), 0.0)
+
+
+def _changes(L: Array, GS: Array, BS: Array, S: Index) -> Array:
+    """Return by how much each of the picks changes the squared error of every column, (k, n)."""
+    Y, Z, D = (scipy.linalg.solve_triangular(L, M, lower=True) for M in (GS, BS, BS[:, S]))
+    D = scipy.linalg.solve_triangular(L, D.T, lower=True)
+    return np.asarray(Y * (2.0 * (np.tril(D, -1) @ Y - Z) + np.diagonal(D)[:, None] * Y))
 
 
 def sum_prefixes(losses: Array, columns: ArrayLike, objective: str) -> Array:
@@ -104,23 +149,6 @@ def sum_prefixes(losses: Array, columns: ArrayLike, objective: str) -> Array:
         for t, j in enumerate(S):
             counts[t:, j] = False
     return np.einsum("tj,tj->t", losses, counts)
-
-
-def _prefix_column_losses(G: Array, B: Array, S: Index, lam: float) -> Array | None:
-    K = G[np.ix_(S, S)].copy()
-    K[np.diag_indices_from(K)] += lam
-    try:
-        L = np.linalg.cholesky(K)
-    except np.linalg.LinAlgError:
-        return None
-    pivots = np.diagonal(L)
-    if len(S) and np.any(pivots**2 <= 4 * len(G) * EPS * np.diagonal(K)):
-        return None  # a pivot that is mostly rounding would spoil every later prefix
-    Y = scipy.linalg.solve_triangular(L, G[S], lower=True)
-    Z = scipy.linalg.solve_triangular(L, B[S], lower=True)
-    D = scipy.linalg.solve_triangular(L, scipy.linalg.solve_triangular(L, B[np.ix_(S, S)], lower=True).T, lower=True)
-    steps = Y * (2.0 * (np.tril(D, -1) @ Y - Z) + np.diagonal(D)[:, None] * Y)
-    return np.asarray(np.diagonal(B) + np.cumsum(steps, axis=0))
 
 
 def counted(n: int, columns: ArrayLike, objective: str) -> NDArray[np.bool_]:

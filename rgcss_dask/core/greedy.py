@@ -138,7 +138,9 @@ def select(
             workers.map(_Path.walk, ((path, workers) for path in paths))
         # With a single thread of BLAS: more would go on waiting busily, and slow down whatever comes next.
         done = [path.result(names, mu, sigma) for path in paths]
-    smallest = base.n * EPS * float(base.diagonal.max(initial=0.0)) * base.unit
+    # Of the smallest column: beside a larger one, a lambda that is rounding there may still be much here.
+    positive = base.diagonal[base.diagonal > 0]
+    smallest = evaluate.DOUBT * float(positive.min()) * base.unit if len(positive) else 0.0
     for remark in (remark for picked in done for remark in picked.remarks(k, smallest)):
         warnings.warn(remark, stacklevel=2)
     return done if np.ndim(lam) else done[0]

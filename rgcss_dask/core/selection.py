@@ -109,8 +109,8 @@ class Selection:
         """
         if 0 < self.lam < smallest:
             yield (
-                f"lam={self.lam:g} is below {smallest:g}, the rounding of this Gram, and regularises nothing; "
-                "use lam=0 or a larger value."
+                f"lam={self.lam:g} is below {smallest:g}, the rounding of every column in this Gram, and regularises "
+                "nothing; use lam=0 or a larger value."
             )
         if self.lam == 0 and self.k < k and self.exhausted:
             yield (

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rgcss_dask.core import evaluate
 from rgcss_dask.core.accumulate import NotFiniteError, checked_weights
-from rgcss_dask.core.evaluate import EPS
 from rgcss_dask.core.gram import Factor
 from rgcss_dask.core.greedy import select
 from rgcss_dask.core.moments import Moments, column_indices
@@ -137,9 +137,9 @@ def select_from_rows(
     """
     n = rows.n
     mu, sigma = rows.preparation(center, scale)
-    F = rows.factor(center, mu, sigma)
+    base = Factor(rows.factor(center, mu, sigma))
     picked = select(
-        Factor(F),
+        base,
         k,
         lam=lam,
         objective=objective,
@@ -147,18 +147,8 @@ def select_from_rows(
         exclude=column_indices(exclude, n, rows.names),
     )
     names = None if rows.names is None else tuple(rows.names[i] for i in picked.columns)
-    return replace(picked, names=names, mu=mu, sigma=sigma), factor_weights(F, picked.columns, lam)
-
-
-def factor_weights(F: Array, columns: NDArray[np.intp], lam: float) -> Array:
-    """Return W = (C'C + lam I)^-1 C'F with C the picked columns of F, (k, n), from the singular values of C.
-
-    Directions that are rounding get no weight, as in `evaluate.weights`.
-    """
-    U, s, Vt = np.linalg.svd(F[:, columns], full_matrices=False)
-    keep = s > max(F.shape) * EPS * s.max(initial=0.0)
-    U, s, Vt = U[:, keep], s[keep], Vt[keep]
-    return np.asarray(Vt.T @ ((s / (s**2 + lam))[:, None] * (U.T @ F)))
+    weights = evaluate.weights_from_rows(base.rows(picked.columns), picked.columns, lam)
+    return replace(picked, names=names, mu=mu, sigma=sigma), weights
 
 
 def _filled(X: NDArray[Any], weights: NDArray[Any] | None) -> NDArray[Any]:
