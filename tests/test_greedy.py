@@ -577,3 +577,35 @@ def test_rounding_is_never_picked_once_the_rank_is_used_up(objective):
         picked = quiet_select(A.T @ A, 8, lam=0.0, objective=objective)
         assert picked.k == 5, seed
         assert np.all(np.abs(picked.loss[-1]) <= 1e-12 * picked.start), seed
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_what_is_left_of_a_column_does_not_drown_in_the_number_of_columns(wide):
+    """Column 1 is column 0 but for a millionth, which carries all others best."""
+    rng = np.random.default_rng(0)
+    m, n = 500, 2000
+    large, cause = 1e6 * rng.standard_normal(m), rng.standard_normal(m)
+    A = cause[:, None] + rng.standard_normal((m, n))
+    A[:, 0], A[:, 1] = large, large + cause
+    picked = quiet_select(Factor(A) if wide else Moments.of(A), 2, lam=0.0)
+    assert list(picked.columns) == [0, 1]
+    true = oracle.loss(A, [0, 1], 0.0)
+    assert abs(picked.loss[-1] - true) <= 1e-9 * true + 1e-12 * picked.start + picked.rounding[-1]
+    assert true < oracle.loss(A, [0, 2], 0.0)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("rank", [3, 40])
+@pytest.mark.parametrize("kind", [lambda A: A.T @ A, Moments.of, Factor], ids=["gram", "moments", "factor"])
+def test_the_rank_of_many_columns_is_found(kind, rank, objective):
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        A = rng.standard_normal((300, rank)) @ rng.standard_normal((rank, 2000)) * 10.0 ** rng.uniform(-6, 6, 2000)
+        source = kind(A)
+        picked = quiet_select(source, rank + 5, lam=0.0, objective=objective)
+        assert picked.k == rank
+        assert picked.loss[-1] <= 1e-12 * picked.start
+        past = quiet_select(source, rank + 5, lam=1e-20 * np.sum(A * A, axis=0).min(), objective=objective)
+        assert past.k == rank + 5
+        assert np.all(np.isfinite(past.loss))
+        assert np.all(past.loss[rank:] <= 1e-12 * picked.start)

@@ -26,8 +26,6 @@ EPS = float(np.finfo(np.float64).eps)
 OBJECTIVES = ("unselected", "all")
 # Gains are known to this share of the loss at the start; closer ones are a tie, and the lowest index wins.
 _ROUNDING = 16 * EPS
-# Rounding in G, and in what is made of it.
-_DOUBT = 8 * EPS
 # A refresh is due when the loss has fallen to this share of the loss at the last one.
 _REFRESH_SHARE = 1e-3
 # With less than this share of the loss at the start, h and r are too small against the columns that paths share.
@@ -234,7 +232,8 @@ class _Path:
         self._base, self._rules = base, rules
         self._drops = rules.objective == "unselected"  # a picked column no longer counts in the loss
         self._spectrum = spectrum
-        self._floor = 4 * base.n * EPS * base.diagonal
+        self._roots = np.sqrt(base.diagonal)
+        self._floor = evaluate.DOUBT * base.diagonal  # more where the weights that picks have in a column magnify it
         self._free = rules.candidate.copy()
         self._gain = np.empty(base.n)
         # In step with other paths it is given products with G, first from what they share.
@@ -278,7 +277,7 @@ class _Path:
         looked_at = None
         while (w := self._choose()) is not None and w != looked_at and self._counts(w):
             self._look(w)
-            if not self._fresh and not self._trusted(w):
+            if not self._fresh and not (self._counts(w) and self._trusted(w)):
                 self.refresh(workers)
                 self.shares = False  # what is shared loses digits sooner
                 looked_at = None
@@ -326,11 +325,19 @@ class _Path:
         self._team.take(steps.COLUMN)
         h, r, (xx, xy) = float(state.h[w]), float(state.r[w]), state.squares.tolist()
         state.diag_h[w], state.diag_r[w] = h, r
+        self._floor[w] = max(self._floor[w], self._rounding_left(w))
         alpha = self._lam + h
         self._exact = 2.0 * xy / alpha - r / alpha * (xx / alpha) if self._counts(w) else 0.0
         if self._drops:
             self._exact, xx, xy = self._exact + r, xx + h * h, xy + h * r  # its own error leaves the loss
         state.eta[w], state.rho[w] = xx, xy
+
+    def _rounding_left(self, w: int) -> float:
+        """Return how much rounding in G would leave of column ``w`` if it were a mix of the picks."""
+        t = len(self._columns)
+        y, L = self.state.weights[0, :t], self.state.L[:t, :t]
+        W = scipy.linalg.lapack.dtrtrs(L, y, lower=1, trans=1)[0] if t else y
+        return float(evaluate.rounding_left(self._roots[w], W, self._roots[self._columns]))
 
     def _trusted(self, w: int) -> bool:
         """Say whether the tracked gain of ``w`` agrees with the exact one."""
@@ -383,9 +390,9 @@ class _Path:
         W = scipy.linalg.solve_triangular(state.L[:t, :t], Y, lower=True, trans=1) if t else Y
         sums = self._base.sums(picks, Y, W, self._lam, state.mask, workers)
         # Rounding in G reaches H and R magnified by the weights: below that nothing can be told from it.
-        roots = np.sqrt(self._base.diagonal)
-        rounding = EPS * (roots + np.abs(W).T @ roots[picks]) ** 2
-        self._floor = np.maximum(self._floor, rounding)
+        floor = evaluate.rounding_left(self._roots, W, self._roots[picks])
+        self._floor = np.maximum(self._floor, floor)
+        rounding = floor * (EPS / evaluate.DOUBT)
         hidden = sums.diag_r <= rounding
         sums.diag_r[hidden] = 0.0
         self._untold[max(t - 1, 0)] += float((rounding * state.mask)[hidden].sum())
@@ -444,7 +451,7 @@ class _Path:
         mixes = scipy.linalg.lapack.dtrtri(self.state.L[:t, :t], lower=1)[0]
         mixes *= np.sqrt(self._base.diagonal[columns])
         gains = np.diff(self._losses, prepend=self._start)
-        moved = _DOUBT * np.abs(gains) * np.einsum("ij,ij->i", mixes, mixes)
+        moved = evaluate.DOUBT * np.abs(gains) * np.einsum("ij,ij->i", mixes, mixes)
         return np.minimum(np.cumsum(moved + self._untold[:t]), self._start)
 
 

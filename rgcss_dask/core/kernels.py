@@ -15,6 +15,8 @@ Array = NDArray[np.float64]
 _REORDER = {"reassoc", "contract", "nsz", "arcp"}
 # Gains closer than the first share are one gain, and no two that differ by more than the second.
 _TIES = 1e-12, 1e-6
+# Rounding is mostly this share of the floor, which it must not exceed.
+_MOSTLY = 0.25
 # Numbers in a cache line. With powers of two as dimensions, longer blocks of a column evict each other.
 LINE = 8
 
@@ -82,10 +84,10 @@ def best_gain(
                 gain[i] += diag_r[i] * share * share
             if not abs(gain[i]) < np.inf:  # so small a column that alpha^2 is 0
                 gain[i] = 0.0
-        best = max(best, _certain(min(gain[i], loss), diag_h[i], floor[i] / len(gain)))
+        best = max(best, _certain(min(gain[i], loss), diag_h[i], _MOSTLY * floor[i]))
     tie = min(max(rounding, _TIES[0] * abs(best)), _TIES[1] * abs(best))
     for i in range(len(gain)):
-        if candidate[i] and _certain(min(gain[i], loss), diag_h[i], floor[i] / len(gain)) >= best - tie:
+        if candidate[i] and _certain(min(gain[i], loss), diag_h[i], _MOSTLY * floor[i]) >= best - tie:
             return i
     return -1
 
