@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.accumulate import checked_weights, is_whole
 from rgcss_dask.core.gram import Factor
+from rgcss_dask.core.missing import MASKED, plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.parts import Parts
 from rgcss_dask.core.plan import Options
@@ -447,6 +448,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """Return an array or a sparse matrix with the columns of ``fit``, or the source of what is read later."""
         if not lazy.is_stored(X):
             self._field = None if reset else self._field
+            X = plain(X) if isinstance(X, MASKED | list | tuple) else X
             return validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False)
         if not reset:
             return self._same_columns(X)

@@ -206,6 +206,27 @@ def test_a_fill_value_of_floats_is_a_gap(tmp_path, zarr_format):
         rg.scan(tmp_path / "t.zarr" / "t")
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_packed_weights_are_decoded(tmp_path, zarr_format):
+    X = np.random.default_rng(0).standard_normal((100, 4))
+    w = np.round(np.random.default_rng(1).uniform(0.5, 3, 100), 2)
+    packed = {"dtype": "int16", "scale_factor": 0.01, "add_offset": 1.0, "_FillValue": -32768, "chunks": (30,)}
+    data = xr.Dataset({"w": ("row", w)})
+    data.to_zarr(tmp_path / "w.zarr", zarr_format=zarr_format, encoding={"w": packed}, consolidated=False)
+    path = tmp_path / "w.zarr" / "w"
+    wanted = rg.scan(X, weights=w)
+    for weights in (str(path), path, zarr.open_array(path, mode="r")):
+        got = rg.scan(X, weights=weights, archive=tmp_path / f"moments {type(weights).__name__}")
+        np.testing.assert_allclose(got.weight, wanted.weight, rtol=1e-12)
+        np.testing.assert_allclose(got.gram(), wanted.gram(), rtol=1e-12)
+    zarr.open_array(path).attrs["scale_factor"] = 0.02  # other weights, though nothing else is stored
+    with pytest.raises(ValueError, match="weights vector"):
+        rg.scan(X, weights=str(path), archive=tmp_path / "moments str")
+    zarr.open_array(path)[17] = -32768
+    with pytest.raises(ValueError, match="row 17 has nan, or is masked: a weight cannot be missing"):
+        rg.scan(X, weights=str(path))
+
+
 def test_a_plain_array_is_taken_as_it_is(tmp_path):
     zarr.create_array(tmp_path / "z.zarr", data=np.zeros((5, 3), np.int16) + 7, zarr_format=2)
     np.testing.assert_array_equal(rg.scan(tmp_path / "z.zarr").mean, [7, 7, 7])

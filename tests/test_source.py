@@ -312,3 +312,27 @@ def test_a_url_whose_package_is_not_installed_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(ImportError, match=r"pip install 'rgcss-dask\[gcs\]'"):
         scan("gs://bucket/a.zarr")
+
+
+@pytest.mark.parametrize(
+    "kind", [sp.coo_matrix, sp.lil_matrix, sp.bsr_matrix, sp.dok_matrix, sp.coo_array, sp.csc_array]
+)
+def test_dask_blocks_of_every_sparse_format(A, kind):
+    """Of most formats no rows can be cut out, and Dask does not know what the blocks are."""
+    A = np.where(A > 200, A, 0).astype(np.float32)
+    X = da.from_array(A, chunks=(300, 12)).map_blocks(kind, dtype=np.float32)
+    np.testing.assert_allclose(scan(X).gram(), gram(A), rtol=1e-13)
+    picked = RGCSS(3).fit(X)
+    taken = sp.csr_matrix(picked.transform(X).compute()).toarray()
+    assert np.array_equal(taken, A[:, np.sort(picked.selected_)])
+    np.testing.assert_allclose(picked.score(X), picked.score(A), rtol=1e-12)
+
+
+def test_dask_blocks_in_the_other_byte_order(A):
+    for dtype in (">f8", ">i4", ">f4"):
+        X = da.from_array(A.astype(dtype), chunks=(300, 12))
+        for source in (X, [X, X]):
+            np.testing.assert_allclose(scan(source).gram(), gram(A) * (1 if source is X else 2), rtol=1e-13)
+        picked = RGCSS(3).fit(X)
+        assert np.array_equal(picked.transform(X).compute(), A[:, np.sort(picked.selected_)])
+        np.testing.assert_allclose(picked.score(X), picked.score(A.astype(float)), rtol=1e-12)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels, triangle
+from rgcss_dask.core.missing import flawed_weight, plain
 from rgcss_dask.core.precision import ROUNDING, TINY, ULPS, difference, doubt_of_values, faint, resolution
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.core.threads import lasting
@@ -246,8 +247,8 @@ class _Floats:
         In the buffer, or as they are where there is nothing to do.
         """
         X = self._buffer[: len(piece)]
-        plain = piece.dtype == X.dtype and piece.flags.c_contiguous and piece.flags.aligned
-        X = piece if plain and not self._shift.any() else difference(piece, self._shift, X)
+        as_it_is = piece.dtype == X.dtype and piece.flags.c_contiguous and piece.flags.aligned
+        X = piece if as_it_is and not self._shift.any() else difference(piece, self._shift, X)
         if weights is None:
             return X, (self._ones[: len(X)] @ X).astype(np.float64)
         total = (weights.astype(X.dtype) @ X).astype(np.float64)
@@ -352,13 +353,12 @@ def check_real(dtype: np.dtype[Any]) -> None:
 
 def checked_weights(weights: ArrayLike, rows: int) -> NDArray[Any]:
     """Return row weights as an array, or say what is wrong with them."""
-    w = np.asarray(weights)
+    w = plain(weights)
     check_real(w.dtype)
     if w.shape != (rows,):
         raise ValueError(f"weights must have one entry per row; got shape {w.shape} for {rows} rows.")
-    if not np.all(w >= 0) or not np.all(np.isfinite(w)):
-        bad = int(np.flatnonzero(~((w >= 0) & np.isfinite(w)))[0])
-        raise ValueError(f"weights must be finite and not negative; row {bad} has {w[bad]}.")
+    if (flaw := flawed_weight(w)) is not None:
+        raise ValueError(flaw)
     if rows and not np.any(w > 0):
         raise ValueError("weights must not all be zero; nothing would be left to add up.")
     return w

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels, steps
 from rgcss_dask.core.accumulate import check_real
+from rgcss_dask.core.missing import plain
 from rgcss_dask.core.workers import Workers
 
 Array = NDArray[np.float64]
@@ -129,7 +130,7 @@ class Factor:
     product_step = steps.FACTOR_PRODUCT
 
     def __init__(self, F: ArrayLike) -> None:
-        block = np.asarray(F)
+        block = plain(F)
         check_real(block.dtype)
         if block.ndim != 2 or 0 in block.shape:
             raise ValueError(f"a factor must have rows and columns; got shape {block.shape}.")
@@ -175,7 +176,7 @@ class Factor:
 
 def checked_gram(source: ArrayLike) -> Array:
     """Return a Gram as a float64 array, or say why it cannot be one."""
-    G = np.asarray(source)
+    G = plain(source)
     check_real(G.dtype)
     if G.ndim != 2 or G.shape[0] != G.shape[1] or len(G) == 0:
         raise ValueError(

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels
 from rgcss_dask.core.accumulate import EXACT_WEIGHT, Accumulator, checked_weights, common_shift, is_whole
+from rgcss_dask.core.missing import plain
 from rgcss_dask.core.precision import EPS, ROUNDING, faint
 from rgcss_dask.core.triangle import Array, add_outer
 
@@ -62,7 +63,7 @@ class Moments:
         weights : (m,) non-negative row weights. Integers keep 8-bit data exact.
         names : n column names.
         """
-        X = np.asarray(block)
+        X = plain(block)
         if X.ndim != 2 or X.shape[1] == 0:
             raise ValueError(f"a block must have rows and columns; got shape {X.shape}.")
         accumulator = Accumulator(X.shape[1], X.dtype)
@@ -279,7 +280,7 @@ def _named(part: Moments, names: tuple[str, ...] | None) -> Moments:
 
 
 def _vector(values: ArrayLike, n: int, what: str) -> Array:
-    vector = np.asarray(values, dtype=np.float64)
+    vector = plain(values).astype(np.float64)
     if vector.shape != (n,):
         raise ValueError(f"{what} must have one value per column; got shape {vector.shape} for {n} columns.")
     if not np.all(np.isfinite(vector)):

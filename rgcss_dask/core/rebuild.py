@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import NotFiniteError
+from rgcss_dask.core.missing import MASKED, plain
 from rgcss_dask.core.selection import Selection
 
 Array = NDArray[np.float64]
@@ -79,6 +80,7 @@ class Take:
 
     def settle(self, taken: Any) -> Any:
         """Treat the gaps of columns that were taken already."""
+        taken = plain(taken) if isinstance(taken, MASKED) else taken
         if self.nan == "drop" or np.dtype(taken.dtype).kind != "f":
             return taken
         values = taken if isinstance(taken, np.ndarray) else taken.data

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 
 Array = NDArray[np.float64]
@@ -100,7 +101,7 @@ class Selection:
             return source.gram(
                 center=False if self.mu is None else self.mu, scale=None if self.sigma is None else self.sigma
             )
-        return np.asarray(source, dtype=np.float64)
+        return plain(source).astype(np.float64)
 
     def remarks(self, k: int, smallest: float) -> Iterator[str]:
         """Say what a user who asked for k columns should know; a lambda below ``smallest`` is rounding.

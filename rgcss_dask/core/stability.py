@@ -14,6 +14,7 @@ from rgcss_dask.core.accumulate import EXACT_WEIGHT, check_real
 from rgcss_dask.core.evaluate import EPS, checked_lambda
 from rgcss_dask.core.gram import Factor
 from rgcss_dask.core.greedy import Columns, select
+from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.selection import Selection
 
@@ -313,7 +314,7 @@ def stability_under_noise(
     sd : standard deviation of the noise, in the units of the block.
     repeats, seed : how many noisy blocks, and from which random numbers.
     """
-    X = np.asarray(block)
+    X = plain(block)
     check_real(X.dtype)
     if X.ndim != 2 or 0 in X.shape:
         raise ValueError(f"a block must have rows and columns; got shape {X.shape}.")

@@ -13,6 +13,7 @@ from rgcss_dask.core import evaluate
 from rgcss_dask.core.accumulate import NotFiniteError, checked_weights
 from rgcss_dask.core.gram import Factor
 from rgcss_dask.core.greedy import select
+from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments, column_indices
 from rgcss_dask.core.precision import difference
 from rgcss_dask.core.selection import Selection
@@ -42,7 +43,7 @@ class Rows:
         names: tuple[str, ...] | None = None,
     ) -> Rows:
         """Copy the rows and treat gaps as a pass would: ``"raise"``, ``"drop"`` or ``"mean"``."""
-        X = np.array(block)
+        X = np.array(plain(block))
         w = None if weights is None else checked_weights(weights, len(X))
         good = np.isfinite(X)
         if good.all():

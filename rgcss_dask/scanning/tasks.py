@@ -9,11 +9,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import zarr
 from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import NotFiniteError
+from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.parts import Collector, Parts, Read
 from rgcss_dask.core.plan import Options, Plan
@@ -24,7 +23,7 @@ from rgcss_dask.scanning.room import room_for
 from rgcss_dask.scanning.sight import Sights, check_here
 from rgcss_dask.scanning.versions import VERSION
 from rgcss_dask.sources.base import Source
-from rgcss_dask.sources.vectors import checked_entries
+from rgcss_dask.sources.vectors import StoredVector, checked_entries
 
 Report = Callable[[int, int], None]  # rows read, spans finished
 TELL_EVERY = 0.5  # seconds
@@ -187,8 +186,8 @@ def _entries(what: str, given: Any, span_start: int, start: int, count: int) -> 
     """Return the weights or mask of a block, from what the task was given: a Zarr array, or those of the span."""
     if given is None:
         return None
-    first = start if isinstance(given, zarr.Array) else start - span_start
-    return checked_entries(what, np.asarray(given[first : first + count]), start)
+    first = start if isinstance(given, StoredVector) else start - span_start
+    return checked_entries(what, plain(given[first : first + count]), start)
 
 
 @contextmanager

@@ -132,7 +132,7 @@ def _in_memory(adata: Any) -> Source:
     if DaskSource.takes(X):
         source = DaskSource.of(X, Reading())
     else:
-        source = SparseSource.of(X, Reading()) if is_sparse(X) else ArraySource(np.asarray(X))
+        source = SparseSource.of(X, Reading()) if is_sparse(X) else ArraySource.of(X, Reading())
     source.names = names
     return source
 

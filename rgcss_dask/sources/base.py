@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import check_real
+from rgcss_dask.core.missing import plain, plain_dtype
 from rgcss_dask.core.plan import READ_BYTES, Cuts, Geometry, reads_between
 from rgcss_dask.core.sparse_rows import SparseRows
 
@@ -113,7 +114,7 @@ class ArraySource(Source):
 
     def __init__(self, array: Any, names: tuple[str, ...] | None = None, address: str = "memory") -> None:
         self._array = array
-        self.shape, self.dtype = array.shape, array.dtype
+        self.shape, self.dtype = array.shape, plain_dtype(array)
         self.names, self.address = names, address
 
     @classmethod
@@ -132,8 +133,8 @@ class ArraySource(Source):
         return even_cuts(self.shape[0], max(1, BLOCK_BYTES // max(1, self.shape[1] * self.dtype.itemsize)))
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return a view."""
-        return dense(self._array[start:stop])
+        """Return rows, mostly a view; a mask has its gaps in other blocks perhaps, and all have one dtype."""
+        return dense(self._array[start:stop]).astype(self.dtype, copy=False)
 
     def stamps(self, edges: Cuts) -> list[str] | None:
         """Checksum the rows, which memory gives at once."""
@@ -219,10 +220,10 @@ def _package(thing: Any) -> str:
 
 
 def dense(block: Any) -> NDArray[Any]:
-    """Return the block as a NumPy array."""
+    """Return the block as a NumPy array, with NaN where it is masked."""
     if is_sparse(block):
         block = block.toarray() if hasattr(block, "toarray") else block.todense()
-    return np.asarray(block)
+    return plain(block)
 
 
 def frame_dtype(frame: Any) -> np.dtype[Any]:

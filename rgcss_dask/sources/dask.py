@@ -7,21 +7,23 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import scipy.sparse
 from dask.base import is_dask_collection, optimize
 from numpy.typing import NDArray
 
+from rgcss_dask.core.missing import plain, plain_dtype
 from rgcss_dask.core.plan import Cuts, Geometry
 from rgcss_dask.core.sparse_rows import SparseRows
-from rgcss_dask.sources.base import Reading, Source, dense, frame_dtype
+from rgcss_dask.sources.base import Reading, Source, dense, frame_dtype, is_sparse
 
 
 class DaskSource(Source):
     """A Dask array of dense or sparse blocks, chunked in any way."""
 
-    def __init__(self, array: da.Array, names: tuple[str, ...] | None = None) -> None:
+    def __init__(self, array: da.Array, names: tuple[str, ...] | None = None, name: str = "") -> None:
         self._array = array
         self.shape, self.dtype, self.names = array.shape, np.dtype(array.dtype), names
-        self.address = f"Dask array {array.name}"
+        self.address = f"Dask array {name or array.name}"
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
@@ -37,7 +39,9 @@ class DaskSource(Source):
             raise ValueError("the number of columns must be known; call compute_chunk_sizes() on the array.")
         if np.isnan(thing.shape[0]):
             thing = thing.compute_chunk_sizes()
-        return cls(thing.rechunk({1: -1}) if thing.numblocks[1] > 1 else thing)
+        blocks = plain_blocks(thing)
+        blocks = blocks.rechunk({1: -1}) if blocks.numblocks[1] > 1 else blocks  # type: ignore[no-untyped-call]
+        return cls(blocks, name=thing.name)
 
     @property
     def array(self) -> da.Array:
@@ -99,6 +103,36 @@ class DaskFrameSource(DaskSource):
         return cls(array, tuple(str(name) for name in thing.columns))
 
 
+def plain_blocks(array: da.Array) -> da.Array:
+    """Return the array with blocks as `plain_block` makes them; nothing is computed."""
+    meta = plain_block(array._meta)
+    dtype = plain_dtype(array, lazy=True)
+    if type(meta) is type(array._meta) and dtype == array.dtype and array.dtype.isnative:
+        return array
+    meta = meta.astype(dtype)
+    return array.map_blocks(_plain_block_of, dtype, dtype=dtype, meta=meta)  # type: ignore[arg-type]
+
+
+def _plain_block_of(block: Any, dtype: np.dtype[Any]) -> Any:
+    return plain_block(block).astype(dtype, copy=False)
+
+
+def plain_block(block: Any) -> Any:
+    """Return a block that rows and columns can be cut out of: an array without a mask, or a sparse matrix by rows."""
+    if scipy.sparse.issparse(block):
+        return block.tocsr()
+    return block if is_sparse(block) else plain(block)
+
+
+def check_promise(rows: NDArray[Any], columns: int, dtype: np.dtype[Any], address: str) -> None:
+    """Refuse a block that is not what its Dask array says it has: its sums would not add up with the others."""
+    if rows.shape[1] != columns or rows.dtype != dtype:
+        raise ValueError(
+            f"{address} promises {columns} columns of {dtype}; a block has {rows.shape[1]} of {rows.dtype}. Give "
+            "map_blocks the right dtype and chunks."
+        )
+
+
 def stacked(arrays: Sequence[da.Array]) -> da.Array:
     """Put arrays one below the other; Dask does so with one kind of blocks, so that several become dense."""
     if len({type(array._meta) for array in arrays}) > 1:
@@ -119,7 +153,8 @@ class _Computed(Source):
 
     def __init__(self, whole: DaskSource, start: int, blocks: list[Any]) -> None:
         self.shape, self.dtype, self.address = whole.shape, whole.dtype, whole.address
-        self._blocks, self._starts = blocks, np.cumsum([start] + [block.shape[0] for block in blocks])
+        self._blocks = [plain_block(block) for block in blocks]
+        self._starts = np.cumsum([start] + [block.shape[0] for block in blocks])
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
@@ -151,10 +186,6 @@ class _Computed(Source):
             for block, a in zip(self._blocks, self._starts, strict=False)
             if a < stop and a + block.shape[0] > start
         ]
-        rows = found[0] if len(found) == 1 else np.concatenate(found)
-        if rows.shape[1] != self.shape[1] or rows.dtype != self.dtype:
-            raise ValueError(
-                f"{self.address} promises {self.shape[1]} columns of {self.dtype}; a block has "
-                f"{rows.shape[1]} of {rows.dtype}. Give map_blocks the right dtype and chunks."
-            )
-        return rows
+        for rows in found:
+            check_promise(rows, self.shape[1], self.dtype, self.address)
+        return found[0] if len(found) == 1 else np.concatenate(found)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rgcss_dask.core.plan import READ_BYTES, thinned
 from rgcss_dask.core.rebuild import Rebuild, Take
 from rgcss_dask.sources.base import ArraySource, FrameSource, Source, SparseSource, dense
-from rgcss_dask.sources.dask import DaskSource, stacked
+from rgcss_dask.sources.dask import DaskSource, plain_block, plain_blocks, stacked
 from rgcss_dask.sources.opening import KINDS, StackedSource, open_source
 from rgcss_dask.sources.xarray import XarraySource
 
@@ -51,7 +51,7 @@ def columns_of(thing: Any) -> tuple[Any, int, tuple[str, ...] | None]:
 def dask_rows(thing: Any) -> da.Array:
     """Return a stored matrix as a Dask array of whole rows; nothing is read."""
     if isinstance(thing, da.Array):
-        return thing
+        return plain_blocks(thing)
     source = open_source(thing)
     if isinstance(source, DaskSource):
         return source.array
@@ -83,12 +83,16 @@ def take(thing: Any, taker: Take) -> Any:
         return taker.settle(dask_rows(thing)[:, taker.columns].compute())
     if is_dask_frame(thing):
         return thing.map_partitions(taker.from_frame, meta=thing._meta.iloc[:, taker.columns])
-    array = dask_rows(thing)[:, taker.columns]
-    if array.dtype.kind != "f" or taker.nan == "drop":
-        return array
-    if array.numblocks[1] > 1:
-        array = array.rechunk({1: -1})
-    return array.map_blocks(taker.settle, dtype=array.dtype, meta=array._meta)
+    array = dask_rows(thing)
+    if array.numblocks[1] > 1:  # only the blocks that hold picked columns are needed
+        array = array[:, taker.columns].rechunk({1: -1})
+        return array.map_blocks(taker.settle, dtype=array.dtype, meta=array._meta)
+    chunks = (array.chunks[0], (len(taker.columns),))
+    return array.map_blocks(_take_block, taker, chunks=chunks, dtype=array.dtype, meta=array._meta)  # type: ignore[arg-type]
+
+
+def _take_block(block: Any, taker: Take) -> Any:
+    return taker(plain_block(block))
 
 
 def rebuild(thing: Any, model: Rebuild, names: tuple[str, ...]) -> Any:

@@ -59,13 +59,17 @@ class PackedSource(Source):
     def stamps(self, edges: Cuts) -> list[str] | None:
         """Add how the numbers are packed to the stamps of the stored chunks: it can change while they do not."""
         stamps = self._stored.stamps(edges)
-        packed = hashlib.blake2b(repr(sorted(self._attributes.items())).encode(), digest_size=4).hexdigest()
-        return None if stamps is None else [f"{stamp}-{packed}" for stamp in stamps]
+        return None if stamps is None else [f"{stamp}-{digest(self._attributes)}" for stamp in stamps]
 
     def _decoded(self, block: NDArray[Any]) -> NDArray[Any]:
-        xarray = _xarray(self.address)
-        variable = xarray.Variable(("row", "column"), block, self._attributes)
-        return np.asarray(xarray.conventions.decode_cf_variable(self.address, variable).to_numpy())
+        return decoded(block, self._attributes, self.address)
+
+
+def decoded(block: NDArray[Any], attributes: dict[str, Any], address: str) -> NDArray[Any]:
+    """Return the numbers that packed ones stand for, of a matrix or of a vector."""
+    xarray = _xarray(address)
+    variable = xarray.Variable(("row", "column")[: block.ndim], block, attributes)
+    return np.asarray(xarray.conventions.decode_cf_variable(address, variable).to_numpy())
 
 
 def unpacked(source: Source) -> Source:
@@ -94,6 +98,11 @@ def packing(array: zarr.Array[Any]) -> dict[str, Any]:
     else:
         found["_FillValue"] = fill
     return found
+
+
+def digest(attributes: dict[str, Any]) -> str:
+    """Tell ways of packing apart."""
+    return hashlib.blake2b(repr(sorted(attributes.items())).encode(), digest_size=4).hexdigest()
 
 
 def _xarray(address: str) -> Any:

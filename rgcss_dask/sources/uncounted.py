@@ -18,6 +18,7 @@ from rgcss_dask.scanning.batches import with_batch
 from rgcss_dask.scanning.budget import default_budget
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import dense, frame_dtype
+from rgcss_dask.sources.dask import check_promise, plain_blocks
 from rgcss_dask.sources.lazy import is_dask_frame
 
 
@@ -34,14 +35,15 @@ def scan_uncounted(thing: Any, *, nan: str) -> Moments:
     plan.
     """
     names = tuple(str(name) for name in thing.columns) if is_dask_frame(thing) else None
-    array = thing.astype(frame_dtype(thing)).to_dask_array() if is_dask_frame(thing) else thing
+    array = thing.astype(frame_dtype(thing)).to_dask_array() if is_dask_frame(thing) else plain_blocks(thing)
     if array.numblocks[1] > 1:
         array = array.rechunk({1: -1})
     options = Options(nan=nan)
     alive = 3 * available_cpus() + math.ceil(math.log2(array.numblocks[0] + 1)) + 1
     if 8 * array.shape[1] ** 2 * options.matrices * alive > default_budget():
         return scan(thing, nan=nan)
-    sums = [delayed(_add_up)(block, options, array.dtype) for block in array.to_delayed()[:, 0]]
+    promise = (int(array.shape[1]), array.dtype, f"Dask array {array.name}")
+    sums = [delayed(_add_up)(block, options, *promise) for block in array.to_delayed()[:, 0]]
     while len(sums) > 1:
         sums = [delayed(_merge)(*sums[i : i + 2]) if i + 1 < len(sums) else sums[i] for i in range(0, len(sums), 2)]
     with single_threaded_blas():
@@ -51,9 +53,10 @@ def scan_uncounted(thing: Any, *, nan: str) -> Moments:
     return whole.moments(options, names)
 
 
-def _add_up(block: Any, options: Options, dtype: np.dtype[Any]) -> Parts | None:
+def _add_up(block: Any, options: Options, columns: int, dtype: np.dtype[Any], address: str) -> Parts | None:
     rows = dense(block)
-    return None if len(rows) == 0 else with_batch(None, rows.astype(dtype, copy=False), None, options)
+    check_promise(rows, columns, dtype, address)
+    return None if len(rows) == 0 else with_batch(None, rows, None, options)
 
 
 def _merge(first: Parts | None, second: Parts | None) -> Parts | None:

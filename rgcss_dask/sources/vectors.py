@@ -7,13 +7,49 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import zarr
 from dask.base import is_dask_collection, optimize
 from numpy.typing import NDArray
 
+from rgcss_dask.core.missing import flawed_weight, plain
 from rgcss_dask.core.plan import Cuts
 from rgcss_dask.sources.base import Reading, crc32
-from rgcss_dask.sources.zarr import ZarrSource, local_paths
+from rgcss_dask.sources.packed import decoded, digest, packing
+from rgcss_dask.sources.zarr import ZarrSource
+
+
+@dataclass(frozen=True)
+class StoredVector:
+    """A Zarr array of one number for each row; packed numbers are decoded as they are read."""
+
+    source: ZarrSource
+    packing: dict[str, Any]
+
+    @classmethod
+    def of(cls, source: ZarrSource) -> StoredVector:
+        """See how the numbers are packed, as those of a matrix may be."""
+        return cls(source, packing(source.array))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many there are."""
+        return self.source.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What they are once decoded."""
+        return self._decoded(np.empty(0, self.source.dtype)).dtype
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return self._decoded(np.asarray(self.source.array[rows]))
+
+    def fingerprint(self, rows: int) -> str:
+        """Tell what is stored now, and how it is packed, from what may be stored later."""
+        stamps = self.source.stamps(np.array([0, rows])) or ()
+        packed = (digest(self.packing),) if self.packing else ()
+        return " ".join((str(self.source.array.store_path), str(self.source.dtype), *stamps, *packed))
+
+    def _decoded(self, values: NDArray[Any]) -> NDArray[Any]:
+        return decoded(values, self.packing, self.source.address) if self.packing else values
 
 
 @dataclass(frozen=True)
@@ -22,47 +58,37 @@ class Vector:
 
     what: str
     values: Any
-    state: str = ""  # of the stored chunks when the pass was planned
+    fingerprint: str  # tells this vector, as it was when the pass was planned, from others
 
     @classmethod
     def of(cls, thing: Any, what: str, rows: int, reading: Reading) -> Vector:
         """Open it, and check that it has one entry per row."""
-        stored = ZarrSource.of(thing, reading) if ZarrSource.takes(thing) else None
-        values: Any = thing if stored is None else stored.array
-        if stored is None and not is_dask_array(values):
-            values = np.asarray(values)
-        if is_dask_array(values) and any(np.isnan(s) for s in values.shape):
+        values: Any = thing
+        if ZarrSource.takes(thing):
+            values = StoredVector.of(ZarrSource.of(thing, reading))
+        elif not is_dask_array(values):
+            values = plain(thing)
+        elif any(np.isnan(s) for s in values.shape):
             values = values.compute_chunk_sizes()
         if values.shape != (rows,):
             raise ValueError(f"{what} must have one entry per row; got shape {values.shape} for {rows:,} rows.")
-        kinds = "b" if what == "rows" else "biuf"
-        if np.dtype(values.dtype).kind not in kinds:
-            rule = "be a boolean mask, a slice or a fraction" if what == "rows" else "be real numbers"
-            raise TypeError(f"{what} must {rule}; got dtype {values.dtype}.")
         if isinstance(values, np.ndarray):
             checked_entries(what, values, 0)
-        stamps = None if stored is None else stored.stamps(np.array([0, rows]))
-        return cls(what, values, "" if stamps is None else stamps[0])
-
-    @property
-    def fingerprint(self) -> str:
-        """Tell this vector from others."""
-        if isinstance(self.values, np.ndarray):
-            return f"crc32 {crc32(self.values):08x}"
-        name = self.values.name if is_dask_array(self.values) else str(self.values.store_path)
-        return f"{name} {self.values.dtype} {self.state}".rstrip()
+            return cls(what, values, f"crc32 {crc32(values):08x}")
+        _check_kind(what, values.dtype)
+        stored = isinstance(values, StoredVector)
+        return cls(what, values, values.fingerprint(rows) if stored else f"{values.name} {values.dtype}")
 
     @property
     def paths(self) -> tuple[str, ...]:
         """Where a Zarr array is on this machine."""
-        is_stored = isinstance(self.values, zarr.Array)
-        return local_paths(self.values.store, self.values.path) if is_stored else ()
+        return self.values.source.paths if isinstance(self.values, StoredVector) else ()
 
     def inputs(self, edges: Cuts) -> tuple[dict[Any, Any], list[Any]]:
         """Return a Dask graph, and for each row range what a task is given: a key, a slice, or the Zarr array."""
         if isinstance(self.values, np.ndarray):
             return {}, [self.values[a:b] for a, b in pairwise(edges)]
-        if isinstance(self.values, zarr.Array):
+        if isinstance(self.values, StoredVector):
             return {}, [self.values] * (len(edges) - 1)
         inner = self.values[int(edges[0]) : int(edges[-1])].rechunk((tuple(np.diff(edges).tolist()),))
         (array,) = optimize(inner)  # type: ignore[no-untyped-call]
@@ -75,10 +101,20 @@ def is_dask_array(thing: Any) -> bool:
 
 
 def checked_entries(what: str, values: NDArray[Any], start: int) -> NDArray[Any]:
-    """Return the entries from row ``start`` on, or say which of them is no weight."""
-    if what == "weights":
-        bad = ~((values >= 0) & np.isfinite(values))
-        if bad.any():
-            i = int(np.flatnonzero(bad)[0])
-            raise ValueError(f"weights must be finite and not negative; row {start + i:,} has {values[i]}.")
+    """Return the entries from row ``start`` on, or say which of them is no weight, or is missing."""
+    flaw = None
+    if values.dtype.kind == "f" and what == "rows" and np.isnan(values).any():
+        row = start + int(np.argmax(np.isnan(values)))
+        flaw = f"rows must say of every row whether it counts; row {row:,} is masked."
+    elif values.dtype.kind in "biuf" and what == "weights":
+        flaw = flawed_weight(values, start)
+    if flaw is not None:
+        raise ValueError(flaw)
+    _check_kind(what, values.dtype)
     return values
+
+
+def _check_kind(what: str, dtype: Any) -> None:
+    if np.dtype(dtype).kind not in ("b" if what == "rows" else "biuf"):
+        rule = "be a boolean mask, a slice or a fraction" if what == "rows" else "be real numbers"
+        raise TypeError(f"{what} must {rule}; got dtype {dtype}.")

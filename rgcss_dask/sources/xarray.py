@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core.plan import Cuts
 from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source, checksums, crc32, even_cuts
-from rgcss_dask.sources.dask import DaskSource
+from rgcss_dask.sources.dask import DaskSource, plain_blocks
 from rgcss_dask.sources.zarr import ZarrSource, file_state
 
 PLACE = "place"  # the dimension of picked columns in what comes back
@@ -276,7 +276,7 @@ def _checked(array: Any, rows: str | None) -> tuple[Any, str]:
     rows = str(array.dims[0]) if rows is None else rows
     if rows not in array.dims:
         raise ValueError(f"rows must name a dimension; {array.name} has {list(array.dims)}, not {rows!r}.")
-    return array, rows
+    return array if array.chunks is None else array.copy(data=plain_blocks(array.data)), rows
 
 
 def _without_value(array: Any, rows: str, land: str) -> NDArray[np.bool_]:
