@@ -168,6 +168,7 @@ def _row_counter() -> Iterator[Callable[[int], None]]:
 @click.option("--folds", type=int, help="Keep so many folds apart, to cross-validate.")
 @click.option("--groups", type=int, help="Keep so many groups of rows apart, to see how stable the picks are.")
 @click.option("--append", is_flag=True, help="Add the new rows of a grown matrix to the moments.")
+@click.option("--restart", is_flag=True, help="Drop what an unfinished scan left at OUTPUT, and begin anew.")
 @click.option("--nan", type=click.Choice(["raise", "drop", "mean"]), default="raise", show_default=True)
 @missing_option
 @click.option("--precision", type=click.Choice(["double", "single"]), default="double", show_default=True)
@@ -181,6 +182,7 @@ def scan(
     folds: int | None,
     groups: int | None,
     append: bool,
+    restart: bool,
     nan: str,
     missing: str,
     precision: str,
@@ -191,21 +193,23 @@ def scan(
 ) -> None:
     """Read a matrix once and keep its moments.
 
-    An interrupted scan goes on when the same command is given again. Example:
+    An interrupted scan goes on when the same command is given again, and one that --nan raise ended with --nan drop.
+    With --append the rows that came since make further groups, as large as the first ones. Example:
     rgcss scan data.zarr -o moments.zarr --folds 5 --groups 40
     """
     from rgcss_dask.scanning import append as grow
     from rgcss_dask.scanning import scan as one_pass
 
     if append:
-        kept = ("folds", "groups", "nan", "missing", "precision", "seed")
+        kept = ("folds", "groups", "restart", "nan", "missing", "precision", "seed")
         _refuse_given("--append goes by the options of the archive", *kept)
     with _connected(cluster):
         if append:
             moments = grow.append(output, data, memory=memory)
         else:
             options: dict[str, Any] = {"nan": nan, "missing": missing, "precision": precision, "seed": seed}
-            moments = one_pass.scan(data, folds=folds, groups=groups, memory=memory, archive=output, **options)
+            options |= {"folds": folds, "groups": groups, "restart": restart}
+            moments = one_pass.scan(data, memory=memory, archive=output, **options)
     dropped = f", {moments.dropped:,} dropped" if moments.dropped else ""
     content = {"output": output, "rows": moments.rows, "columns": moments.n, "dropped": moments.dropped}
     words = f"{moments.rows:,} rows{dropped} x {moments.n:,} columns{' (exact integers)' if moments.exact else ''}"

@@ -22,11 +22,12 @@ Sums = Moments | Gaps
 
 
 class Read(NamedTuple):
-    """A span that was read, and the CRC-32 of its rows (0 when not asked for)."""
+    """A span that was read, and the CRC-32 of its rows and of their weights (0 when not asked for)."""
 
     start: int
     stop: int
     crc: int
+    weights_crc: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +81,12 @@ class Collector:
 
     options: Options
     dtype: np.dtype[Any]
-    rows: tuple[int, int]  # first and last row of the pass, which the groups divide
+    rows: tuple[int, int]  # first and last row of those that the groups divide, mostly the pass
     threads: int = 1  # for one product
     _sums: dict[Key, Any] = field(default_factory=dict)
     _dropped: dict[Key, int] = field(default_factory=dict)
     _crc: int = 0
+    _weights_crc: int = 0
 
     def add(
         self, block: NDArray[Any] | SparseRows, start: int, weights: NDArray[Any] | None, mask: NDArray[np.bool_] | None
@@ -92,6 +94,8 @@ class Collector:
         """Add a block that begins at row ``start``; only rows of the mask, if there is one."""
         if self.options.checksum:
             self._crc = zlib.crc32(np.ascontiguousarray(block).data.cast("B"), self._crc)
+            if weights is not None:
+                self._weights_crc = weights_checksum(weights, self._weights_crc)
         keep = self._kept(len(block), start, mask)
         for index, keys in self._cells(keep, start, len(block)):
             w = None if weights is None else weights[index]
@@ -108,7 +112,7 @@ class Collector:
             if isinstance(value, Accumulator):
                 value = replace(Moments(*value.numbers()), dropped=self._dropped.get(key, 0))
             sums[key] = value
-        return Parts(sums, (Read(start, stop, self._crc),))
+        return Parts(sums, (Read(start, stop, self._crc, self._weights_crc),))
 
     def _kept(self, count: int, start: int, mask: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
         if self.options.fraction is None:
@@ -178,6 +182,11 @@ class Collector:
             )
         found: Accumulator = self._sums[key]
         return found
+
+
+def weights_checksum(weights: NDArray[Any], crc: int = 0) -> int:
+    """Go on with a checksum over weights: the same for the same numbers, whatever their dtype."""
+    return zlib.crc32(np.ascontiguousarray(weights, dtype=np.float64).data, crc)
 
 
 def fold_of(rows: NDArray[np.uint64], folds: int, seed: int) -> NDArray[np.int64]:

@@ -59,11 +59,18 @@ class Options:
     nan: str = "raise"
     precision: str = "double"
     checksum: bool = False  # of what is read, kept to recognise it later
+    group_rows: int | None = None  # that the groups divide, from row 0; later rows make further groups of that size
 
     @property
     def matrices(self) -> int:
         """Matrices of n x n per part: imputation needs the products of the gaps too."""
         return 3 if self.nan == "mean" else 1
+
+    def groups_among(self, rows: int) -> int:
+        """Count the groups that so many rows of a pass may belong to, at most."""
+        if self.groups == 0 or self.group_rows is None:
+            return self.groups
+        return -(-rows * self.groups // self.group_rows) + 1  # the first may have been begun before
 
 
 @dataclass(frozen=True)
@@ -197,7 +204,8 @@ def memory_need(
     n = geometry.columns
     matrix = 8 * n * n * options.matrices
     kept_apart = max(1, options.folds)
-    touched = 0 if options.groups == 0 else min(options.groups, -(-options.groups // spans) + 1)
+    groups = options.groups_among(geometry.rows)
+    touched = 0 if groups == 0 else min(groups, -(-groups // spans) + 1)
     accumulators = (kept_apart + touched) * matrix
     shared = options.folds > 0 and options.groups > 0
     work = buffer_bytes(n, geometry.dtype, options.precision, threads=tile_threads, shared=shared)
@@ -205,7 +213,7 @@ def memory_need(
     gathered = 2 if options.folds or options.groups or options.fraction is not None else 1
     reading = (READ_COPIES + gathered) * read_rows * geometry.row_bytes
     waiting = 1 if chain else results_at_hand(spans, concurrency) if spans > 1 else 0
-    results = waiting * (kept_apart + touched) * matrix + options.groups * matrix + matrix
+    results = waiting * (kept_apart + touched) * matrix + groups * matrix + matrix
     return OVERHEAD + concurrency * (accumulators + work + gaps + reading) + results
 
 

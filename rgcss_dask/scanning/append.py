@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.parts import Parts
 from rgcss_dask.core.plan import Options
 from rgcss_dask.scanning.progress import Callback
-from rgcss_dask.scanning.scan import Request, discard_finished, make_request, run
+from rgcss_dask.scanning.scan import Request, can_go_on, discard_pass, make_request, run, unfinished_pass
+from rgcss_dask.scanning.tasks import run_together
 from rgcss_dask.sources.base import Reading, Source, checksum
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.storage import archive as archives
@@ -34,11 +37,15 @@ def append(
 
     The options of that scan hold for the new rows too. Old rows are not read again where the store can tell that
     their chunks are as they were; otherwise they are read and compared with their checksums. Rows that changed,
-    or are gone, are refused.
+    or are gone, are refused, and so are weights of old rows that changed. The result is that of one scan of all rows,
+    to rounding: rows fall into folds by their number. Groups stay as they are, and new rows make further groups, of as
+    many rows as those of the first scan have; the next call fills up the last one. Rows that are dropped, or of weight
+    0, add nothing.
 
     Parameters
     ----------
-    archive : path or URL of the archive. An interrupted call can be made again, and goes on.
+    archive : path or URL of the archive. An interrupted call can be made again, and goes on; if the source has grown
+        meanwhile, the new rows are read from the first one again.
     source : the same matrix with more rows at its end; see `scan`.
     weights : (m,) weights of all rows, old and new, if the archive was made with weights.
     memory, progress, storage_options : see `scan`.
@@ -49,29 +56,42 @@ def append(
         moments, record = archives.read(folder)
         missing = record.options.get("missing", "raise")
         opened = open_source(source, missing=missing, storage_options=storage_options)
-        _check_can_grow(folder, record, opened, has_weights=weights is not None)
+        _check_can_grow(folder, record, moments, opened, has_weights=weights is not None)
         _check_old_rows(record, opened)
         seen = int(record.spans[-1][1])
-        discard_finished(folder, seen)
         if seen == opened.shape[0]:
+            discard_pass(folder)  # killed after its result had been written
             return moments
-        options = Options(**{k: record.options[k] for k in Options.__dataclass_fields__})
         request = make_request(
             opened,
-            options,
+            _options(record),
             weights=weights,
             rows=slice(seen, None),
             reading=Reading(missing, storage_options or {}),
             memory=memory,
+            added=True,
         )
+        _check_old_weights(record, request)
         return _add(folder, moments, record, request, progress)
+
+
+def _options(record: Record) -> Options:
+    """Return the options of the first scan, with the rows that its groups divide."""
+    given = {k: record.options[k] for k in Options.__dataclass_fields__ if k in record.options}
+    options = Options(**given)
+    if options.groups and options.group_rows is None:
+        options = replace(options, group_rows=int(record.spans[-1][1]))
+    return options
 
 
 def _add(
     folder: Folder, moments: Moments, record: Record, request: Request, progress: bool | Callback | None
 ) -> Moments:
-    result = run(request, folder=folder, progress=progress)
-    grown = moments.merge(result.moments)
+    there = unfinished_pass(folder)
+    if there is not None and not can_go_on(there, request.fingerprint):
+        discard_pass(folder)  # of fewer rows than there are by now; nobody could make that call any more
+    result = run(request, folder=folder, progress=progress, finish=run_together)
+    grown, groups = _grown(moments, record, result.moments)
     new = request.record(result.reads)
     archives.write(
         folder,
@@ -81,10 +101,30 @@ def _add(
             fingerprint={**record.fingerprint, **_whole(record, new)},
             spans=record.spans + new.spans,
             history=record.history + new.history,
+            weights=record.weights + new.weights,
+            groups=groups,
         ),
     )
-    folder.within(archives.CHECKPOINTS).remove()
+    discard_pass(folder)
     return grown
+
+
+def _grown(moments: Moments, record: Record, new: Parts) -> tuple[Moments, list[int]]:
+    """Add sums of new rows to moments, part by part; return with them the numbers of the groups that have rows."""
+    parts = {
+        "fold": dict(enumerate(moments.folds)),
+        "group": dict(zip(record.groups or range(len(moments.groups)), moments.groups, strict=True)),
+        "rows": {0: replace(moments, folds=(), groups=())},
+    }
+    whole = next(kind for kind in ("fold", "group", "rows") if parts[kind])  # whose sums are those of all rows
+    for (kind, i), sums in sorted(new.sums.items()):
+        assert isinstance(sums, Moments)  # filled gaps cannot be appended to
+        parts[kind][i] = parts[kind][i].merge(sums) if i in parts[kind] else sums
+        if kind == whole != "rows":
+            parts["rows"][0] = parts["rows"][0].merge(sums)
+    groups = {i: group for i, group in parts["group"].items() if group.weight > 0}
+    grown = replace(parts["rows"][0], folds=tuple(parts["fold"].values()), groups=tuple(groups.values()))
+    return grown, list(groups)
 
 
 def _whole(old: Record, new: Record) -> dict[str, Any]:
@@ -92,7 +132,7 @@ def _whole(old: Record, new: Record) -> dict[str, Any]:
     return {"shape": new.source["shape"], "contents": f"{old.fingerprint['contents']}+{new.fingerprint['contents']}"}
 
 
-def _check_can_grow(folder: Folder, record: Record, source: Source, *, has_weights: bool) -> None:
+def _check_can_grow(folder: Folder, record: Record, moments: Moments, source: Source, *, has_weights: bool) -> None:
     address = folder.address
     if not record.spans:
         raise ValueError(
@@ -101,9 +141,9 @@ def _check_can_grow(folder: Folder, record: Record, source: Source, *, has_weigh
         )
     archives.refuse_imputed(record, address, "append to")
     options = record.options
-    if options["groups"] or "rows" in options["vectors"] or record.spans[0][0] != 0:
+    if "rows" in options["vectors"] or record.spans[0][0] != 0:
         raise ValueError(
-            f"cannot append to {address}: its groups, slice or mask of rows were chosen for the rows there were. "
+            f"cannot append to {address}: its slice or mask of rows was chosen for the rows there were. "
             "Scan the source again."
         )
     if has_weights != ("weights" in options["vectors"]):
@@ -117,11 +157,41 @@ def _check_can_grow(folder: Folder, record: Record, source: Source, *, has_weigh
             f"the source must have the columns of the archive, {columns} of {dtype}; {source.address} has "
             f"{source.shape[1]} of {source.dtype}."
         )
+    if None not in (source.names, moments.names) and source.names != moments.names:
+        raise ValueError(
+            f"the source must have the columns of the archive by name too; {address} has {_shown(moments.names)}, "
+            f"{source.address} has {_shown(source.names)}. Scan the source again into another archive."
+        )
     if source.shape[0] < rows or record.spans[-1][1] != rows:
         raise ValueError(
             f"the source must have grown since it was scanned with {rows:,} rows; {source.address} has "
             f"{source.shape[0]:,}. Scan it again into another archive."
         )
+
+
+def _shown(names: tuple[str, ...] | None) -> str:
+    return ", ".join([*(names or ())[:5], *["..."] * (len(names or ()) > 5)])
+
+
+def _check_old_weights(record: Record, request: Request) -> None:
+    """Refuse if the weights of a span are not what they were."""
+    weights = request.vectors.get("weights")
+    if weights is None:
+        return
+    if len(record.weights) < len(record.spans):
+        warnings.warn(
+            "the archive was made by an earlier version, which kept no checksums of the weights: those of the old rows "
+            "are taken to be what they were.",
+            stacklevel=3,
+        )
+        return
+    edges = np.array([span[0] for span in record.spans] + [record.spans[-1][1]], dtype=np.int64)
+    for (start, stop, *_), there, here in zip(record.spans, record.weights, weights.checksums(edges), strict=True):
+        if there != here:
+            raise ValueError(
+                f"weights of old rows must be those of the scan; rows {start:,} to {stop - 1:,} have others now, and "
+                "moments cannot take them back. Scan the source again into another archive."
+            )
 
 
 def _check_old_rows(record: Record, source: Source) -> None:

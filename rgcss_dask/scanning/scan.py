@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from rgcss_dask.scanning.execute import (
 from rgcss_dask.scanning.handle import archived, left_on_cluster, loaded
 from rgcss_dask.scanning.progress import Callback, Reporter, display
 from rgcss_dask.scanning.sight import check_sight, look
-from rgcss_dask.scanning.tasks import Job, Place, run_finish, run_merge, run_saved, run_span
+from rgcss_dask.scanning.tasks import Finish, Job, Place, run_finish, run_merge, run_saved, run_span
 from rgcss_dask.scanning.versions import check_cluster
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.opening import open_source
@@ -38,6 +39,8 @@ from rgcss_dask.sources.xarray import along
 from rgcss_dask.storage import archive as archives
 from rgcss_dask.storage.claim import claimed, refuse_lost
 from rgcss_dask.storage.files import Folder
+
+PASS = "pass.json"  # in the folder of the checkpoints: which pass they are of
 
 
 class OtherPassError(ValueError):
@@ -56,6 +59,7 @@ def scan(
     precision: str = "double",
     memory: int | float | str | None = None,
     archive: str | Path | None = None,
+    restart: bool = False,
     progress: bool | Callback | None = None,
     seed: int = 0,
     storage_options: dict[str, Any] | None = None,
@@ -90,7 +94,9 @@ def scan(
     memory : bytes, or text such as ``"4 GB"``, that the pass may use in each process; a share of what is free by
         default. A pass that cannot fit is refused before anything is read.
     archive : path or URL where the moments are kept, with checkpoints until the pass is finished. The same call
-        again resumes a pass that was interrupted, and loads a finished one.
+        again resumes a pass that was interrupted, and loads a finished one. ``nan="drop"`` goes on from a pass that
+        ``nan="raise"`` ended; any other pass is refused.
+    restart : drop what an unfinished pass, of whatever data and options, left at ``archive``, and begin anew.
     progress : a function called with a `Progress`, or whether to show a bar (by default on a terminal).
     seed : of the folds and of the fraction of rows.
     storage_options : for the file system of a URL.
@@ -114,13 +120,15 @@ def scan(
     with claimed(folder):
         record = archives.read_record(folder)
         if record is None:
+            if restart:
+                discard_pass(folder)
             result = run(request, folder=folder, progress=progress, stay=True)
             refuse_lost(folder)  # a worker that writes cannot tell
             moments = archived(result.moments, folder, request.record(result.reads), shared=result.shared)
             folder.within(archives.CHECKPOINTS).remove()
             return moments
         refuse_other(folder.address, record.fingerprint, request.fingerprint)
-        discard_finished(folder, request.plan.nodes[-1].stop)
+        discard_pass(folder)  # killed after its result had been written
         return loaded(request.where.client, folder)
 
 
@@ -169,27 +177,28 @@ class Request:
             source={"address": self.source.address, "shape": list(self.source.shape), "dtype": str(self.source.dtype)},
             options={**asdict(self.plan.options), "missing": self.missing, "vectors": sorted(self.vectors)},
             fingerprint=self.fingerprint,
-            spans=[[*read, stamps.get((read.start, read.stop))] for read in reads],
+            spans=[[read.start, read.stop, read.crc, stamps.get((read.start, read.stop))] for read in reads],
             history=[archives.dated(f"scanned rows {reads[0].start} to {reads[-1].stop}")],
+            weights=[read.weights_crc for read in reads] if "weights" in self.vectors else [],
         )
 
 
 @dataclass(frozen=True)
 class Result:
-    """Moments, and the spans they came from."""
+    """Moments, or sums that are to be added to others, and the spans they came from."""
 
-    moments: Moments
+    moments: Any
     reads: tuple[Read, ...]
     shared: bool = True  # the workers write to the folder of the archive too
 
 
 def make_request(
-    source: Source, options: Options, *, weights: Any, rows: Any, reading: Reading, memory: Any
+    source: Source, options: Options, *, weights: Any, rows: Any, reading: Reading, memory: Any, added: bool = False
 ) -> Request:
-    """Check and plan a pass; nothing but metadata is read."""
+    """Check and plan a pass; nothing but metadata is read. Rows added to others need not fill the folds and groups."""
     chosen, fraction, mask = _rows_asked(rows, source.shape[0])
     options = options if fraction is None else replace(options, fraction=fraction)
-    check_counts(chosen.stop - chosen.start, options)
+    check_counts(source.shape[0] if added else chosen.stop - chosen.start, options)
     vectors = {
         name: Vector.of(thing, name, source.shape[0], reading)
         for name, thing in (("weights", weights), ("rows", mask))
@@ -208,7 +217,12 @@ def make_request(
 
 
 def run(
-    request: Request, *, folder: Folder | None = None, progress: bool | Callback | None = None, stay: bool = False
+    request: Request,
+    *,
+    folder: Folder | None = None,
+    progress: bool | Callback | None = None,
+    stay: bool = False,
+    finish: Finish = run_finish,
 ) -> Result:
     """Make the pass, with checkpoints in the folder of an archive if there is one.
 
@@ -227,7 +241,7 @@ def run(
         threads = 0 if client is None else request.where.threads
         budget = (request.budget, request.budget_asked)
         job = Job(token, plan, request.source, checkpoints, threads, report, *budget, sights)
-        graph, key, resumed = build_graph(job, request.vectors)
+        graph, key, resumed = build_graph(job, request.vectors, finish)
         reporter.add(resumed, resumed=True)
         if client is None:
             moments, reads = run_on_threads(graph, key, report, plan.concurrency)
@@ -239,7 +253,7 @@ def run(
     return Result(moments, reads, shared)
 
 
-def build_graph(job: Job, vectors: dict[str, Vector]) -> tuple[Graph, str, int]:
+def build_graph(job: Job, vectors: dict[str, Vector], finish: Finish = run_finish) -> tuple[Graph, str, int]:
     """Return the graph of what is still to do, the key of its end, and the rows that checkpoints have."""
     plan, job_key = job.plan, f"rgcss-job-{job.token}"
     saved = set() if job.checkpoints is None else job.checkpoints.names()
@@ -266,7 +280,7 @@ def build_graph(job: Job, vectors: dict[str, Vector]) -> tuple[Graph, str, int]:
             graph[key_of(i)] = (run_merge, Place.of(job, i), key_of(node.left), key_of(node.right))
             todo += [node.left, node.right]
     end = f"rgcss-moments-{job.token}"
-    graph[end] = (run_finish, plan.options, job.source.names, key_of(len(plan.nodes) - 1))
+    graph[end] = (finish, plan.options, job.source.names, key_of(len(plan.nodes) - 1))
     return graph, end, resumed
 
 
@@ -328,31 +342,52 @@ def _stamps(source: Source, plan: Plan) -> dict[tuple[int, int], str] | None:
 def _open_checkpoints(folder: Folder, request: Request) -> Checkpoints:
     """Return the checkpoints of this very pass, or refuse those of another."""
     inside = folder.within(archives.CHECKPOINTS)
-    mine = request.fingerprint
-    found = inside.read("pass.json")
-    if found is not None:
-        refuse_other(inside.address, json.loads(found), mine)
-    inside.write("pass.json", json.dumps(mine).encode())
-    # In a folder named for the pass: a worker of a pass that was killed may still write, and must not be believed.
-    name = hashlib.blake2b(json.dumps(mine).encode(), digest_size=8).hexdigest()
+    there, here = unfinished_pass(folder), request.fingerprint
+    if there is not None and not can_go_on(there, here):
+        raise OtherPassError(
+            f"{inside.address} holds an unfinished pass over other data or with other options "
+            f"({_differences(there, here)}). Make the call it was made with, which goes on from there, begin anew with "
+            "restart=True (--restart), or give another path."
+        )
+    name = uuid.uuid4().hex if there is None else there["id"]
+    inside.write(PASS, json.dumps({**here, "id": name}).encode())
+    # In a folder of its own: a worker of another pass that was killed may still write, and must not be believed.
     return Checkpoints(inside.within(name))
 
 
-def discard_finished(folder: Folder, seen: int) -> None:
-    """Remove checkpoints of a pass that was killed after its result had been written."""
-    inside = folder.within(archives.CHECKPOINTS)
-    found = inside.read("pass.json")
-    if found is not None and json.loads(found)["rows"][1] <= seen:
-        inside.remove()
+def unfinished_pass(folder: Folder) -> dict[str, Any] | None:
+    """Return the fingerprint of a pass whose checkpoints are in the folder of an archive, if there is one."""
+    found = folder.within(archives.CHECKPOINTS).read(PASS)
+    try:
+        return None if found is None else dict(json.loads(found))
+    except (ValueError, TypeError):
+        return {}  # damaged: no pass that can be gone on with
+
+
+def can_go_on(there: dict[str, Any], here: dict[str, Any]) -> bool:
+    """Tell whether a pass can use the checkpoints of another: rows that were not refused are not dropped either."""
+    if there.get("nan") == "raise" and here["nan"] == "drop":
+        there = {**there, "nan": "drop"}
+    named = re.fullmatch("[0-9a-f]{32}", str(there.get("id")))  # it becomes a path
+    return named is not None and not _differences(there, here)
+
+
+def discard_pass(folder: Folder) -> None:
+    """Remove the checkpoints of a pass, if there are any."""
+    if unfinished_pass(folder) is not None:
+        folder.within(archives.CHECKPOINTS).remove()
 
 
 def refuse_other(address: str, there: dict[str, Any], here: dict[str, Any]) -> None:
-    """Refuse to go on from what was made of other data, or in another way."""
-    there = json.loads(json.dumps(there))
-    different = [k for k in {**there, **here} if there.get(k) != json.loads(json.dumps(here)).get(k)]
-    if different:
-        values = "; ".join(f"{k}: {there.get(k)} there, {here.get(k)} asked for" for k in different)
+    """Refuse to take a finished archive for one of other data, or made in another way."""
+    if differences := _differences(there, here):
         raise OtherPassError(
-            f"{address} holds a pass over other data or with other options ({values}). Make the call it was made "
+            f"{address} holds a pass over other data or with other options ({differences}). Make the call it was made "
             f"with, append() for rows that were added to a finished archive, give another path, or remove {address}."
         )
+
+
+def _differences(there: dict[str, Any], here: dict[str, Any]) -> str:
+    here = json.loads(json.dumps(here))
+    different = [k for k in {**there, **here} if k != "id" and there.get(k) != here.get(k)]
+    return "; ".join(f"{k}: {there.get(k)} there, {here.get(k)} asked for" for k in different)

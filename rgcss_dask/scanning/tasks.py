@@ -26,6 +26,7 @@ from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.vectors import StoredVector, checked_entries
 
 Report = Callable[[int, int], None]  # rows read, spans finished
+Finish = Callable[[Options, tuple[str, ...] | None, Parts], Any]  # makes the result of a pass of its sums
 TELL_EVERY = 0.5  # seconds
 NEXT_SPAN = 1.0  # seconds within which a worker mostly has another; paging memory in anew is some 4 % of a short one
 
@@ -45,10 +46,10 @@ class Job:
     sights: Sights = field(default_factory=dict)  # what workers must see as the caller does
     version: str = VERSION  # of the package, where the pass was begun
 
-    def rows(self) -> tuple[int, int]:
-        """First row of the pass, and the one past the last."""
-        root = self.plan.nodes[-1]
-        return root.start, root.stop
+    def grouped_rows(self) -> tuple[int, int]:
+        """First of the rows that the groups divide, and the one past the last: those of this pass, or of the first."""
+        root, first = self.plan.nodes[-1], self.plan.options.group_rows
+        return (root.start, root.stop) if first is None else (0, first)
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def run_span(job: Job, index: int, blocks: list[Any], weights: Any, mask: Any) -
     if job.worker_threads > 0:
         check_here(job.token, job.version, job.sights)
     source = job.source.with_blocks(node.start, blocks) if blocks else job.source
-    collector = Collector(job.plan.options, job.source.dtype, job.rows(), job.plan.tile_threads)
+    collector = Collector(job.plan.options, job.source.dtype, job.grouped_rows(), job.plan.tile_threads)
     told = _Telling(job.report)
     with _room(job), _own_process(job):
         for start, block in _ahead(source, list(job.plan.reads(node))):
@@ -121,6 +122,11 @@ def run_saved(place: Place) -> Parts | Elsewhere:
 def run_finish(options: Options, names: tuple[str, ...] | None, parts: Parts) -> tuple[Moments, tuple[Read, ...]]:
     """Make moments of the sums of all rows."""
     return parts.moments(options, names), parts.reads
+
+
+def run_together(options: Options, names: tuple[str, ...] | None, parts: Parts) -> tuple[Parts, tuple[Read, ...]]:
+    """Leave the sums of all rows as they are: they are to be added to others."""
+    return parts, parts.reads
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import re
 import uuid
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
 from importlib.metadata import version
@@ -50,6 +50,9 @@ class Record:
     fingerprint: dict[str, Any]
     spans: list[list[Any]]  # [start, stop, crc, stamp] of each span read
     history: list[str]  # what was done, when
+    # Not in archives of earlier versions:
+    weights: list[int] = field(default_factory=list)  # CRC-32 of the weights of each span, if there are weights
+    groups: list[int] = field(default_factory=list)  # number of each group, if some were left without rows
 
     @classmethod
     def empty(cls, note: str) -> Record:

@@ -25,7 +25,7 @@ def describe(path: str, storage_options: dict[str, Any] | None = None) -> dict[s
         return {
             "kind": "unfinished scan",
             "checkpoints": checkpoints,
-            "way on": "give the same `rgcss scan` command again; it goes on from here",
+            "way on": "give the same `rgcss scan` command again; it goes on from here. With other options: --restart",
         }
     return _matrix(path, storage_options)
 
