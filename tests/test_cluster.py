@@ -2,7 +2,9 @@
 
 import collections
 import math
+import os
 import pickle
+import signal
 import threading
 import time
 from contextlib import contextmanager
@@ -329,3 +331,29 @@ def test_timeout_of_the_configuration_is_checked(stored):
         for wrong in (0, "-1 s", "soon", None):
             with dask.config.set({"rgcss.timeout": wrong}), pytest.raises(ValueError, match=r"rgcss.timeout .* got"):
                 rg.scan(stored)
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_ctrl_c_ends_the_pass_on_the_cluster_at_once(stored, reading, tmp_path, archive):
+    """Though the traceback, which refers to the futures, is kept."""
+    reading["pause"] = 0.05
+    options = {"archive": tmp_path / "m.zarr"} if archive else {}
+    with LocalCluster(n_workers=1, **IN_PROCESS) as cluster, Client(cluster):
+
+        def press():
+            while sum(reading["most"].values()) == 0:
+                time.sleep(0.01)
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        pressing = threading.Thread(target=press)
+        pressing.start()
+        with pytest.raises(KeyboardInterrupt) as kept:
+            rg.scan(stored, **options)
+        pressing.join()
+        deadline = time.monotonic() + 20
+        while left := [key for key in cluster.scheduler.tasks if "rgcss" in str(key)]:
+            assert time.monotonic() < deadline, f"{len(left)} tasks are still there"
+            time.sleep(0.05)
+        assert kept.tb
+        assert rg.scan(stored, **options).rows == SPANS * SPAN

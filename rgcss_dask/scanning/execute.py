@@ -99,7 +99,7 @@ def run_on_cluster(
     client.subscribe_topic(report.topic, hear)  # type: ignore[no-untyped-call]
     try:
         future, *kept = submit(client, graph, [key, *keep])
-        return settled(client, future), kept
+        return settled(client, future, *kept), kept
     finally:
         if client.status == "running":
             client.unsubscribe_topic(report.topic)  # type: ignore[no-untyped-call]

@@ -273,7 +273,8 @@ def archived(moments: Moments, folder: Folder, record: archives.Record, *, share
         archives.write(folder, moments, record)
         return moments
     client, token = moments.shelf.client, uuid.uuid4().hex[:12]
-    settled(client, client.submit(_write, moments.shelf.future, folder, record, key=f"rgcss-archive-{token}"))
+    made = moments.shelf.future
+    settled(client, client.submit(_write, made, folder, record, key=f"rgcss-archive-{token}"), made)
     if archives.read_record(folder) is None:  # by a worker that came later, where this process cannot see it
         archives.write(folder, moments, record)
         return moments
@@ -289,7 +290,7 @@ def loaded(client: Client | None, folder: Folder) -> Moments:
     future = client.submit(_read, folder, record, key=f"rgcss-moments-{token}")
     head = client.submit(describe, future, key=f"rgcss-head-{token}")
     try:
-        return PlacedMoments.on(Shelf(client, future, (folder, record)), settled(client, head)[0])
+        return PlacedMoments.on(Shelf(client, future, (folder, record)), settled(client, head, future)[0])
     except FileNotFoundError:
         return archives.read(folder)[0]
 

@@ -52,14 +52,24 @@ def await_worker(client: Client) -> None:
         settled(client, wake)
 
 
-def settled(client: Client, future: Future[Any]) -> Any:
-    """Return the result of a future; give up when there has been no worker for too long."""
+def settled(client: Client, future: Future[Any], *others: Future[Any]) -> Any:
+    """Return the result of a future; give up when there has been no worker for too long.
+
+    Whatever ends the wait, Ctrl-C too, ends the work for it and for others that would be of no use then: a traceback
+    refers to futures for as long as somebody may look at it, and the cluster would go on.
+    """
+    try:
+        return _result(client, future)
+    except BaseException:
+        if client.status == "running":
+            client.cancel([future, *others])  # type: ignore[no-untyped-call]
+        raise
+
+
+def _result(client: Client, future: Future[Any]) -> Any:
     try:
         await_done(client, future)
         return future.result()
-    except NoWorkersError:
-        client.cancel([future])  # type: ignore[no-untyped-call]
-        raise
     except CancelledError as error:
         raise ConnectionError(LOST) from error
     except KilledWorker as error:
