@@ -12,18 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rgcss_dask.report import write_report
+from rgcss_dask.report import report_place, write_report
 from rgcss_dask.scanning.budget import parse_memory
 from rgcss_dask.scanning.presence import NoWorkersError
 from rgcss_dask.scanning.scan import OtherPassError, scan
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.opening import matches, open_source
 from rgcss_dask.storage.archive import discard, folder_of, foreign
-from rgcss_dask.storage.files import is_url, place_of
-from rgcss_dask.storage.result import load_result, save_result
+from rgcss_dask.storage.files import Folder, is_url, place_of
+from rgcss_dask.storage.outputs import Places, refuse_others
+from rgcss_dask.storage.result import load_result, result_place, save_result
 from rgcss_dask.workflow import Question, answer, provenance_of
 
 Say = Callable[[str], None]
+
+KIND = "rgcss_dask summary"
 
 SCAN = ("folds", "groups", "nan", "missing", "precision", "memory", "seed")
 ASK = ("k", "lam", "lams", "choose_k", "one_se", "objective", "center", "scale", "include", "exclude", "refine")
@@ -67,6 +70,7 @@ def run_batch(
     only: str | None = None,
     memory: int | float | str | None = None,
     summary: str | None = None,
+    overwrite: bool = False,
     say: Say = print,
 ) -> dict[str, Any]:
     """Do the jobs of a TOML file and return, and write, a summary of them.
@@ -75,20 +79,22 @@ def run_batch(
     ``data`` is an archive or a pattern; ``moments``, ``result`` and ``report`` say where to write, with {stem} for the
     archive's name; the other options are those of `scan` and of `workflow.Question`. ``memory`` is for the jobs that
     say nothing of it: how much there is belongs to the machine, so it is no reason to do a finished job again.
+    Files in the way of a result or report are replaced if a batch or a command made them, others with ``overwrite``.
     """
     budget = None if memory is None else parse_memory(memory)
     path = Path(jobs)
     every = read_jobs(path)
     share = _share(only, len(every))
     place = summary or str(path.with_name(_summary_name(only)))
-    _check_summary(place, path, every)
+    _check_summary(place, path, every, overwrite=overwrite)
     done = []
     for number in share:
-        state = _run(every[number], budget)
+        state = _run(every[number], budget, overwrite=overwrite)
         done.append({"number": number + 1, **state})
         say(f"{number + 1}/{len(every)} {state['status']:8s} {state['data']}: {state['words']}")
-    content = {"file": str(path), "only": only, "jobs": done}
-    _write_summary(place, content)
+    content = {"kind": KIND, "file": str(path), "only": only, "jobs": done}
+    folder, name = _summary_place(place, overwrite=overwrite)
+    folder.write(name, json.dumps(content, indent=1).encode())
     return content
 
 
@@ -108,31 +114,38 @@ def read_jobs(path: Path) -> list[Job]:
 
 
 def _check_places(path: Path, jobs: list[Job]) -> None:
-    """Refuse a list by which something would be written twice, or over data."""
-    data = {_normal(job.data) for job in jobs}
-    written: dict[str, Job] = {}
+    """Refuse a list by which something would be written twice, or over data, or into it, or over the list."""
+    read, written = Places([path, *(job.data for job in jobs)]), Places()
     for job in jobs:
+        own = Places()
         for where, place in job.places.items():
-            same = _normal(place)
-            if same in data:
+            touched = read.touched(place)
+            if touched:
                 raise ValueError(
-                    f'{where} = "{place}" of {path} is data, which must not be written over. Give it another name, '
-                    f'such as {where} = "out/{{stem}}{ENDINGS[where]}".'
+                    f'{where} = "{place}" of {path} {touched}, and that is data, which must not be written over. Give '
+                    f'it another name, such as {where} = "out/{{stem}}{ENDINGS[where]}".'
                 )
-            if same in written:
-                who = "the same job" if written[same] is job else "two jobs"
-                raise ValueError(f"{who} of {path} would write {place}; use {{stem}} in {where} to tell them apart.")
-            written[same] = job
+            touched = own.touched(place) or written.touched(place)
+            if touched:
+                who = "the same job" if own.touched(place) else "two jobs"
+                raise ValueError(
+                    f"{who} of {path} would write {place}, which {touched}; use {{stem}} in {where}, and a name of its "
+                    "own, to tell them apart."
+                )
+            own.add(place)
+        for place in job.places.values():
+            written.add(place)
 
 
-def _check_summary(place: str, path: Path, jobs: list[Job]) -> None:
+def _check_summary(place: str, path: Path, jobs: list[Job], *, overwrite: bool) -> None:
     """Refuse a summary that would be written over the list, its data or what a job writes."""
-    taken = {_normal(str(path))} | {_normal(other) for job in jobs for other in (job.data, *job.places.values())}
-    if _normal(place) in taken:
+    touched = Places([path, *(other for job in jobs for other in (job.data, *job.places.values()))]).touched(place)
+    if touched:
         raise ValueError(
-            f"the summary must have a place of its own; {place} is {path}, its data or what a job of it writes. Say "
-            "where with summary=... or --summary."
+            f"the summary must have a place of its own; {place} {touched}, which is the list of jobs, its data or what "
+            "a job of it writes. Say where with summary=... or --summary."
         )
+    _summary_place(place, overwrite=overwrite)
 
 
 def _normal(address: str) -> str:
@@ -177,7 +190,7 @@ def _places(data: str, table: dict[str, Any], folder: Path) -> tuple[str, str, s
     return place(moments), place(result), place(report) if report else None
 
 
-def _run(job: Job, memory: int | None) -> dict[str, Any]:
+def _run(job: Job, memory: int | None, *, overwrite: bool) -> dict[str, Any]:
     """Do one job; whatever goes wrong becomes its reason."""
     began = time.perf_counter()
     state = {"data": job.data, "result": job.result, "report": job.report}
@@ -185,7 +198,7 @@ def _run(job: Job, memory: int | None) -> dict[str, Any]:
         fingerprint = job.fingerprint
         status, words = "kept", _done_before(job, fingerprint)
         if words is None:
-            status, words = "done", _work(job, fingerprint, memory)
+            status, words = "done", _work(job, fingerprint, memory, overwrite=overwrite)
     except NoWorkersError:  # no other job would fare better, and each would wait as long
         raise
     except Exception as error:
@@ -208,7 +221,10 @@ def _missing(report: str | None) -> bool:
     return not folder.exists(name)
 
 
-def _work(job: Job, fingerprint: str, memory: int | None) -> str:
+def _work(job: Job, fingerprint: str, memory: int | None, *, overwrite: bool) -> str:
+    result_place(job.result, overwrite=overwrite)
+    if job.report is not None:
+        report_place(job.report, overwrite=overwrite)
     for place in job.places.values():
         if not is_url(place):
             Path(place).parent.mkdir(parents=True, exist_ok=True)
@@ -223,8 +239,9 @@ def _work(job: Job, fingerprint: str, memory: int | None) -> str:
     result = answer(moments, question, {**provenance, "job": fingerprint}, say=lambda message: None)
     if job.report is not None:
         shape = job.options.get("image_shape")
-        write_report(result, job.report, image_shape=shape and (int(shape[0]), int(shape[1])), rows=job.source)
-    save_result(result, job.result)  # last: a job with a result is done
+        image = shape and (int(shape[0]), int(shape[1]))
+        write_report(result, job.report, image_shape=image, rows=job.source, overwrite=overwrite)
+    save_result(result, job.result, overwrite=overwrite)  # last: a job with a result is done
     return result.sentence
 
 
@@ -246,9 +263,8 @@ def _summary_name(only: str | None) -> str:
     return "summary.json" if only is None else f"summary-{only.replace('/', '-of-')}.json"
 
 
-def _write_summary(path: str, content: dict[str, Any]) -> None:
-    folder, name = place_of(path)
-    folder.write(name, json.dumps(content, indent=1).encode())
+def _summary_place(path: str, *, overwrite: bool) -> tuple[Folder, str]:
+    return refuse_others(path, f'"kind": "{KIND}"'.encode(), "a summary", overwrite=overwrite)
 
 
 def table(content: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ from rgcss_dask.options import (
     json_option,
     memory_option,
     missing_option,
+    overwrite_option,
     question_options,
 )
 
@@ -223,6 +224,7 @@ def scan(
 @question_options
 @click.option("--folds", type=int, default=0, help="Folds to keep when DATA is a matrix and not moments.")
 @click.option("-o", "--output", help="Write the result as JSON, for `rgcss report` and `rgcss apply`.")
+@overwrite_option
 @memory_option
 @cluster_options
 @json_option
@@ -232,6 +234,7 @@ def select(
     lam: str | tuple[float, ...] | None,
     folds: int,
     output: str | None,
+    overwrite: bool,
     memory: str | None,
     cluster: dict[str, Any],
     as_json: bool,
@@ -242,14 +245,15 @@ def select(
     DATA is an archive of moments, or a matrix, which is then read once. With several lambdas there is one result each.
     Example: rgcss select moments.zarr -k 64 --center -o result.json
     """
-    from rgcss_dask.workflow import Question
+    from rgcss_dask.workflow import Question, result_places
 
     if lam == "cv" and not folds:
         folds = 5
     lams: list[Any] = [lam] if lam is None or isinstance(lam, str) else list(lam)
     questions = [Question(k=k, lam=one, **asked) for one in lams]
+    outputs = result_places(data, output, lams, overwrite)
     with _connected(cluster):
-        _answer(data, questions, output, as_json=as_json, folds=folds, memory=memory)
+        _answer(data, questions, outputs, overwrite=overwrite, as_json=as_json, folds=folds, memory=memory)
 
 
 @cli.command()
@@ -259,6 +263,7 @@ def select(
 @click.option("--one-se", is_flag=True, help="The smallest model within a standard error of the best.")
 @question_options
 @click.option("-o", "--output", help="Write the result as JSON, for `rgcss report` and `rgcss apply`.")
+@overwrite_option
 @memory_option
 @cluster_options
 @json_option
@@ -268,6 +273,7 @@ def tune(
     lams: tuple[float, ...] | str | None,
     one_se: bool,
     output: str | None,
+    overwrite: bool,
     memory: str | None,
     cluster: dict[str, Any],
     as_json: bool,
@@ -277,31 +283,35 @@ def tune(
 
     Example: rgcss tune moments.zarr -k 64 --one-se -o result.json
     """
-    from rgcss_dask.workflow import Question
+    from rgcss_dask.workflow import Question, result_places
 
     if isinstance(lams, str):
         raise click.UsageError("--lams takes numbers with commas between them; cross-validation is what tune does.")
     question = Question(k=k, lam="cv", lams=lams, choose_k=True, one_se=one_se, **asked)
+    outputs = result_places(data, output, [None], overwrite)
     with _connected(cluster):
-        _answer(data, [question], output, as_json=as_json, folds=5, memory=memory)
+        _answer(data, [question], outputs, overwrite=overwrite, as_json=as_json, folds=5, memory=memory)
 
 
 def _answer(
-    data: str, questions: list[Any], output: str | None, *, as_json: bool, folds: int, memory: str | None
+    data: str,
+    questions: list[Any],
+    outputs: list[str | None],
+    *,
+    overwrite: bool,
+    as_json: bool,
+    folds: int,
+    memory: str | None,
 ) -> None:
     from rgcss_dask.storage.result import save_result
     from rgcss_dask.workflow import answer, open_moments
 
     source, provenance = open_moments(data, folds=folds, memory=memory, say=say)
     contents = []
-    for question in questions:
+    for question, path in zip(questions, outputs, strict=True):
         result = answer(source, question, provenance, say)
-        path = output
-        if output is not None and path is not None:
-            if len(questions) > 1:
-                suffix = Path(output).suffix
-                path = f"{output.removesuffix(suffix)}-{question.lam:g}{suffix}"
-            save_result(result, path)
+        if path is not None:
+            save_result(result, path, overwrite=overwrite)
         contents.append(_summary(result, path))
         if not as_json:
             click.echo(_words(result, path))
@@ -367,10 +377,17 @@ def inspect(path: str, as_json: bool) -> None:
 @click.option("-o", "--output", required=True, help="The HTML file to write.")
 @click.option("--image-shape", type=ImageShape(), help="The columns are pixels of images of this shape.")
 @click.option("--rows", help="A matrix from which to show a few rows beside their reconstructions.")
+@overwrite_option
 @missing_option
 @json_option
 def report(
-    result: str, output: str, image_shape: tuple[int, int] | None, rows: str | None, missing: str, as_json: bool
+    result: str,
+    output: str,
+    image_shape: tuple[int, int] | None,
+    rows: str | None,
+    overwrite: bool,
+    missing: str,
+    as_json: bool,
 ) -> None:
     """Write one self-contained HTML page about a result.
 
@@ -378,10 +395,12 @@ def report(
     """
     from rgcss_dask.report import write_report
     from rgcss_dask.sources.opening import open_source
+    from rgcss_dask.storage.outputs import refuse_inputs
     from rgcss_dask.storage.result import load_result
 
+    refuse_inputs(output, [result])
     shown = None if rows is None else open_source(rows, missing=missing)
-    write_report(load_result(result), output, image_shape=image_shape, rows=shown)
+    write_report(load_result(result), output, image_shape=image_shape, rows=shown, overwrite=overwrite)
     _print({"output": output}, f"Report in {output}", as_json=as_json)
 
 
@@ -398,8 +417,10 @@ def apply(result: str, data: str, output: str, reconstruct: bool, missing: str, 
     Works out of core, and goes on where it was interrupted. Example: rgcss apply result.json data.zarr -o reduced.zarr
     """
     from rgcss_dask.storage.apply import write_reconstruction, write_reduced
+    from rgcss_dask.storage.outputs import refuse_inputs
     from rgcss_dask.storage.result import load_result
 
+    refuse_inputs(output, [result])
     found = load_result(result)
     with _row_counter() as told:
         if reconstruct:
@@ -415,6 +436,7 @@ def apply(result: str, data: str, output: str, reconstruct: bool, missing: str, 
 @click.argument("jobs", type=click.Path())
 @click.option("--only", metavar="I/N", help="Do the I-th of N equal shares of the jobs, counted from 1.")
 @click.option("--summary", help="Where to write the summary (default: summary.json beside JOBS).")
+@overwrite_option
 @memory_option
 @cluster_options
 @json_option
@@ -422,6 +444,7 @@ def batch(
     jobs: str,
     only: str | None,
     summary: str | None,
+    overwrite: bool,
     memory: str | None,
     cluster: dict[str, Any],
     as_json: bool,
@@ -433,7 +456,7 @@ def batch(
     from rgcss_dask.batch import run_batch, table
 
     with _connected(cluster):
-        done = run_batch(jobs, only=only, memory=memory, summary=summary, say=say)
+        done = run_batch(jobs, only=only, memory=memory, summary=summary, overwrite=overwrite, say=say)
     _print(done, table(done), as_json=as_json)
     return 1 if any(job["status"] == "failed" for job in done["jobs"]) else 0
 

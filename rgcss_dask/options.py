@@ -81,6 +81,7 @@ def _together(*options: Decorator) -> Decorator:
 
 
 missing_option = click.option("--missing", type=click.Choice(["raise", "fill"]), default="raise", show_default=True)
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a file that was not made here.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 memory_option = click.option("--memory", metavar="SIZE", help="Most memory to use in a process, such as 2GiB.")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rgcss_dask.core import needs
@@ -19,11 +20,12 @@ from rgcss_dask.scanning.handle import PlacedMoments
 from rgcss_dask.scanning.placement import ask
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Source
-from rgcss_dask.sources.opening import open_source
+from rgcss_dask.sources.opening import addresses, open_source
 from rgcss_dask.storage import archive as archives
 from rgcss_dask.storage.files import Folder
 from rgcss_dask.storage.inspection import unfinished
-from rgcss_dask.storage.result import Result, Trust, Tuning, make_result
+from rgcss_dask.storage.outputs import refuse_inputs
+from rgcss_dask.storage.result import Result, Trust, Tuning, make_result, result_place
 from rgcss_dask.storage.retrying import StoreError
 
 Say = Callable[[str], None]
@@ -75,6 +77,22 @@ def _open_matrix(address: str, folder: Folder) -> Source:
         f"moments are needed, or a matrix; {address} holds a scan that is not finished. Give the same `rgcss scan` "
         "command again: it goes on from its checkpoints. With other options, add --restart."
     )
+
+
+def result_places(data: str, output: str | None, lams: Sequence[Any], overwrite: bool) -> list[str | None]:
+    """Say where the result of each lambda goes, and refuse what may not be written before anything is read."""
+    if output is None:
+        return [None] * len(lams)
+    if len(set(lams)) < len(lams):
+        raise ValueError(f"each lambda must be named once, that each has a result of its own; got {lams}.")
+    short = [f"{lam:g}" for lam in lams] if len(lams) > 1 else []
+    ends = short if len(set(short)) == len(short) else [repr(lam) for lam in lams]  # all digits, where six do not do
+    suffix = Path(output).suffix
+    places = [f"{output.removesuffix(suffix)}-{end}{suffix}" for end in ends] or [output]
+    for place in places:
+        refuse_inputs(place, addresses(data))
+        result_place(place, overwrite=overwrite)
+    return [*places]
 
 
 def provenance_of(address: str) -> dict[str, Any]:

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from rgcss_dask.report.layout import Layout, grid_layout, image_layout
+from rgcss_dask.report.markup import GENERATOR
 from rgcss_dask.report.samples import sample
-from rgcss_dask.storage.files import place_of
+from rgcss_dask.sources.opening import open_source
+from rgcss_dask.storage.files import Folder
+from rgcss_dask.storage.outputs import refuse_inputs, refuse_others
 from rgcss_dask.storage.result import Result
 
 SAMPLES = 6  # rows shown beside their reconstruction
@@ -20,6 +23,7 @@ def write_report(
     image_shape: tuple[int, int] | None = None,
     rows: Any = None,
     grid: Any = None,
+    overwrite: bool = False,
 ) -> None:
     """Write a report of a result as one HTML file, in one step: a reader finds the old file or the new one.
 
@@ -37,7 +41,11 @@ def write_report(
     grid : coordinates of the columns, for a map: a pair (x, y) or a mapping such as ``{"longitude": x,
         "latitude": y}``, with one entry per column, or with the two axes of a regular grid that the columns
         fill with x running fastest.
+    overwrite : replace a file that is there also if it is no report.
     """
+    source = None if rows is None else open_source(rows)
+    refuse_inputs(path, () if source is None else source.places)
+    folder, name = report_place(path, overwrite=overwrite)
     try:
         from rgcss_dask.report import page  # noqa: PLC0415 (matplotlib is an extra, and slow to import)
     except ImportError as error:
@@ -48,10 +56,14 @@ def write_report(
             name=error.name,
         ) from error
     layout = _layout(result, image_shape, grid)
-    samples = None if rows is None else sample(result, rows, SAMPLES)
+    samples = None if rows is None else sample(result, source, SAMPLES)
     content = page.page(result, layout, samples)
-    folder, name = place_of(path)
     folder.write(name, content.encode("utf-8", "replace"))
+
+
+def report_place(path: str | Path, *, overwrite: bool = False) -> tuple[Folder, str]:
+    """Return where to write a report, or say why not there."""
+    return refuse_others(path, GENERATOR.encode(), "a report", overwrite=overwrite)
 
 
 def _layout(result: Result, image_shape: tuple[int, int] | None, grid: Any) -> Layout | None:

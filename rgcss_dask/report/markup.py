@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
+GENERATOR = '<meta name="generator" content="rgcss_dask report">'  # by which a report is known
 NAME = 60  # characters of a name that are shown; the rest is in its tooltip
 
 

@@ -14,7 +14,7 @@ from rgcss_dask.core import evaluate
 from rgcss_dask.report import figures
 from rgcss_dask.report.figures import short
 from rgcss_dask.report.layout import Layout
-from rgcss_dask.report.markup import escape, figure, named, percent, row_of, section, signed, table
+from rgcss_dask.report.markup import GENERATOR, escape, figure, named, percent, row_of, section, signed, table
 from rgcss_dask.report.rebuilt import pictures
 from rgcss_dask.report.redundancy import Redundancy, redundancy
 from rgcss_dask.report.samples import Samples
@@ -38,6 +38,7 @@ def page(result: Result, layout: Layout | None, samples: Samples | None) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
+{GENERATOR}
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">

@@ -22,6 +22,7 @@ from rgcss_dask.storage import archive as archives
 from rgcss_dask.storage.archive import Record
 from rgcss_dask.storage.claim import claimed
 from rgcss_dask.storage.files import Folder
+from rgcss_dask.storage.outputs import refuse_inputs
 
 
 def append(
@@ -56,6 +57,7 @@ def append(
         moments, record = archives.read(folder)
         missing = record.options.get("missing", "raise")
         opened = open_source(source, missing=missing, storage_options=storage_options)
+        refuse_inputs(archive, opened.places)
         _check_can_grow(folder, record, moments, opened, has_weights=weights is not None)
         _check_old_rows(record, opened)
         seen = int(record.spans[-1][1])

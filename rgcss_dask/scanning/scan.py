@@ -39,6 +39,7 @@ from rgcss_dask.sources.xarray import along
 from rgcss_dask.storage import archive as archives
 from rgcss_dask.storage.claim import claimed, refuse_lost
 from rgcss_dask.storage.files import Folder
+from rgcss_dask.storage.outputs import refuse_inputs
 
 PASS = "pass.json"  # in the folder of the checkpoints: which pass they are of
 
@@ -117,6 +118,7 @@ def scan(
         return run(request, progress=progress, stay=True).moments
     folder = archives.folder_of(archive, storage_options)
     archives.refuse_foreign(folder)
+    refuse_inputs(archive, opened.places)
     with claimed(folder):
         record = archives.read_record(folder)
         if record is None:

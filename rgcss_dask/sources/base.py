@@ -15,6 +15,7 @@ from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.core.missing import plain, plain_dtype
 from rgcss_dask.core.plan import READ_BYTES, Cuts, Geometry, reads_between
 from rgcss_dask.core.sparse_rows import SparseRows
+from rgcss_dask.storage.files import is_url
 
 BLOCK_BYTES = 2**20  # between the rows at which a matrix without chunks may be cut
 
@@ -68,6 +69,11 @@ class Source(ABC):
     def paths(self) -> tuple[str, ...]:
         """What it reads in the file system of this machine, which other machines may not have."""
         return ()
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where it is read from, on this machine or elsewhere: nothing may be written there."""
+        return self.paths or ((self.address,) if is_url(self.address) else ())
 
     def stamps(self, edges: Cuts) -> list[str] | None:
         """Describe what is stored for each row range, without reading it, or None if that cannot be told.
@@ -131,6 +137,11 @@ class ArraySource(Source):
     def cuts(self) -> Cuts:
         """Rows a megabyte apart."""
         return even_cuts(self.shape[0], max(1, BLOCK_BYTES // max(1, self.shape[1] * self.dtype.itemsize)))
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The file of a memory map."""
+        return () if self.address == "memory" else (self.address,)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows, mostly a view; a mask has its gaps in other blocks perhaps, and all have one dtype."""

@@ -73,6 +73,11 @@ class StackedSource(Source):
         """The paths of all of them."""
         return tuple(path for source in self._sources for path in source.paths)
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where all of them are."""
+        return tuple(place for source in self._sources for place in source.places)
+
     @cached_property
     def cuts(self) -> Cuts:
         """The cuts of each, moved to where it begins."""
@@ -130,6 +135,11 @@ def _open(thing: Any, reading: Reading) -> Source:
         f"pandas or Dask data frame, a DataArray of Xarray, an AnnData, or a list of these; "
         f"got {type(thing).__module__}.{type(thing).__qualname__}."
     )
+
+
+def addresses(thing: str) -> list[str]:
+    """Return what an address or a pattern stands for."""
+    return matches(thing, Reading()) if "*" in thing else [thing]
 
 
 def matches(pattern: str, reading: Reading) -> list[str]:

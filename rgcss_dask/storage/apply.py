@@ -18,6 +18,7 @@ from rgcss_dask.core.selection import Selection
 from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.sources.xarray import along
+from rgcss_dask.storage.outputs import refuse_inputs
 from rgcss_dask.storage.writer import Told, write_matrix
 
 ATTRIBUTE = "rgcss_dask_columns"  # of what is written: the numbers of its columns in the matrix it was taken from
@@ -48,6 +49,7 @@ def write_reduced(
     told : called with the number of rows after each chunk is written.
     """
     opened = _opened(source, rows, missing, storage_options)
+    refuse_inputs(path, opened.places)
     columns = _columns(picked, opened)
     return write_matrix(
         path,
@@ -85,6 +87,7 @@ def write_reconstruction(
     path, rows, missing, storage_options, told : as in `write_reduced`.
     """
     opened = _opened(source, rows, missing, storage_options)
+    refuse_inputs(path, opened.places)
     model = Rebuild.of(picked, np.asarray(weights, dtype=np.float64))
     if opened.shape[1] not in (picked.k, picked.n):
         raise ValueError(

@@ -19,6 +19,7 @@ from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.sources.base import Source, frame_dtype
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.storage.files import is_url
+from rgcss_dask.storage.outputs import refuse_inputs
 from rgcss_dask.storage.writer import Told, chunk_rows, write_matrix
 
 Rows = NDArray[Any]
@@ -55,6 +56,7 @@ def convert(
     told : called with the number of rows after each chunk is written.
     """
     paths = _paths(source)
+    refuse_inputs(target, paths)
     tables = [open_table(path, dataset) for path in paths]
     first = tables[0]
     for path, table in zip(paths, tables, strict=True):

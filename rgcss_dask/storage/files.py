@@ -115,13 +115,18 @@ class Folder:
         """Return a folder in this one."""
         return Folder(f"{self.address.rstrip('/')}/{name}", self.storage_options, self.retry)
 
-    def read(self, name: str) -> bytes | None:
-        """Return what a file holds, or None if there is no such file."""
+    def read(self, name: str, stop: int | None = None) -> bytes | None:
+        """Return what a file holds, or its first bytes, or None if there is no such file."""
         fs, root = self._where
+        part = {} if stop is None else {"start": 0, "end": stop}
         try:
-            return self._tried("read", name, lambda: bytes(fs.cat_file(f"{root}/{name}")))
+            return self._tried("read", name, lambda: bytes(fs.cat_file(f"{root}/{name}", **part)))
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except StoreError as error:
+            if stop is not None and status_of(error) == 416:  # an empty object has no first bytes
+                return b""
+            raise
 
     def exists(self, name: str) -> bool:
         """Look for a file, without trusting a listing made earlier."""

@@ -19,7 +19,8 @@ from rgcss_dask.core.gram import Base, Factor, Gram
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.wide import Rows
-from rgcss_dask.storage.files import place_of
+from rgcss_dask.storage.files import Folder, place_of
+from rgcss_dask.storage.outputs import refuse_others
 
 Array = NDArray[np.float64]
 
@@ -150,12 +151,20 @@ def _base(source: Moments | Rows, picked: Selection) -> Base:
     return Factor(source.factor(bool(mu.any()), mu, sigma))
 
 
-def save_result(result: Result, path: str | Path) -> None:
-    """Write a result as JSON, in one step: a reader finds the old file or the new one."""
+def save_result(result: Result, path: str | Path, *, overwrite: bool = False) -> None:
+    """Write a result as JSON, in one step: a reader finds the old file or the new one.
+
+    A result that is there is replaced; any other file only with ``overwrite``.
+    """
+    folder, name = result_place(path, overwrite=overwrite)
     content = {"kind": KIND, "format": FORMAT, **_encoded(asdict(result))}
     content["sentence"] = result.sentence
-    folder, name = place_of(path)
     folder.write(name, json.dumps(content, indent=1).encode())
+
+
+def result_place(path: str | Path, *, overwrite: bool = False) -> tuple[Folder, str]:
+    """Return where to write a result, or say why not there."""
+    return refuse_others(path, f'"kind": "{KIND}"'.encode(), "a result", overwrite=overwrite)
 
 
 def load_result(path: str | Path) -> Result:
