@@ -1,16 +1,9 @@
 import json
-import os
 import shutil
-import socket
-import threading
-import time
 import uuid
 import zlib
-from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar
 
 import numpy as np
-import psutil
 import pytest
 import zarr
 
@@ -20,7 +13,6 @@ from rgcss_dask.core.parts import Parts, Read
 from rgcss_dask.scanning import scan as one_pass
 from rgcss_dask.scanning.checkpoint import Checkpoints
 from rgcss_dask.storage import archive as module
-from rgcss_dask.storage import claim
 from rgcss_dask.storage.files import Folder
 from rgcss_dask.storage.inspection import describe
 from rgcss_dask.workflow import open_moments
@@ -316,153 +308,6 @@ def test_a_pass_killed_after_its_result_was_written(tmp_path, monkeypatch):
     array.resize((30_000, N))
     array[20_000:] = rows(10_000, seed=4)
     assert rg.append(tmp_path / "m.zarr", array).rows == 30_000
-
-
-def holder(**changes):
-    me = psutil.Process()
-    return {
-        "id": "x",
-        "host": socket.gethostname(),
-        "namespace": os.stat("/proc/self/ns/pid").st_ino,
-        "pid": os.getppid(),
-        "born": psutil.Process(me.ppid()).create_time(),
-        "beat": time.time(),
-        **changes,
-    }
-
-
-def test_an_archive_that_is_being_written_is_refused(tmp_path):
-    here = tmp_path / "m.zarr"
-    here.mkdir()
-    (here / claim.NAME).write_text(json.dumps(holder()))
-    with pytest.raises(claim.ArchiveBusyError, match=f"one writer at a time.*process {os.getppid()} on"):
-        rg.save(rg.Moments.of(rows(10)), here)
-    (here / claim.NAME).write_text(json.dumps(holder(host="elsewhere")))
-    with pytest.raises(claim.ArchiveBusyError, match="on elsewhere"):
-        rg.scan(rows(10), archive=here)
-    # A container with the same host name, in which the process has a number that means nothing here.
-    (here / claim.NAME).write_text(json.dumps(holder(namespace=1, pid=2**22 + 1)))
-    with pytest.raises(claim.ArchiveBusyError, match=f"process {2**22 + 1} on"):
-        rg.save(rg.Moments.of(rows(10)), here)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"pid": 2**22 + 1}, {"born": 0.0}, {"host": "elsewhere", "beat": 0.0}, {"namespace": 1, "beat": 0.0}]
-)
-def test_a_claim_of_the_dead_does_not_count(tmp_path, changes):
-    here = tmp_path / "m.zarr"
-    here.mkdir()
-    (here / claim.NAME).write_text(json.dumps(holder(**changes)))
-    rg.save(rg.Moments.of(rows(10)), here)
-    assert rg.load(here).rows == 10
-    assert not (here / claim.NAME).exists()
-
-
-def test_a_claim_shows_signs_of_life(tmp_path, monkeypatch):
-    monkeypatch.setattr(claim, "BEAT", 0.01)
-    with claim.claimed(Folder(str(tmp_path))):
-        first = json.loads((tmp_path / claim.NAME).read_text())["beat"]
-        time.sleep(0.2)
-        assert json.loads((tmp_path / claim.NAME).read_text())["beat"] > first
-
-
-def in_one_instant(count, function):
-    """Call a function from threads that begin together, and return what each call returned or raised."""
-    together = threading.Barrier(count)
-
-    def call(_):
-        together.wait()
-        try:
-            return function()
-        except claim.ArchiveBusyError as error:
-            return error
-
-    with ThreadPoolExecutor(count) as threads:
-        return list(threads.map(call, range(count)))
-
-
-@pytest.mark.parametrize("left", [None, {"born": 0.0}, {"host": "elsewhere", "beat": 0.0}])
-def test_of_several_that_claim_at_once_one_succeeds(tmp_path, left):
-    """Also where the claim of a dead process is taken over."""
-    entered = threading.Barrier(4)  # that nobody gives up the claim before all have tried
-
-    def hold():
-        try:
-            with claim.claimed(Folder(str(here))):
-                inside.append(1)
-                entered.wait()
-        except claim.ArchiveBusyError:
-            entered.wait()
-            raise
-
-    for i in range(50):
-        here, inside = tmp_path / str(i), []
-        here.mkdir()
-        if left is not None:
-            (here / claim.NAME).write_text(json.dumps(holder(**left)))
-        results = in_one_instant(4, hold)
-        assert len(inside) == 1, f"{len(inside)} hold the claim"
-        assert all(isinstance(result, claim.ArchiveBusyError) for result in results if result is not None)
-        assert not list(here.iterdir())
-
-
-def test_a_file_is_created_once(tmp_path, monkeypatch):
-    folder = Folder(str(tmp_path / "new"))
-    assert sorted(in_one_instant(8, lambda: folder.create("a", b"1"))) == [False] * 7 + [True]
-
-    def no_links(*args):
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", no_links)
-    assert sorted(in_one_instant(8, lambda: folder.create("b", b"1"))) == [False] * 7 + [True]
-    assert folder.names() == ["a", "b"]
-
-
-@pytest.mark.parametrize(("status", "created"), [(412, False), (501, True)])
-def test_a_store_that_answers_conditions_in_its_own_way(status, created):
-    class Store:
-        protocol = "s3"
-        files: ClassVar = {}
-
-        def cat_file(self, path):
-            raise FileNotFoundError(path)
-
-        def pipe_file(self, path, content, mode=None):
-            if mode == "create":
-                raise OSError("no") from ClientError(status)
-            self.files[path] = content
-
-    class ClientError(Exception):
-        def __init__(self, status):
-            self.response = {"ResponseMetadata": {"HTTPStatusCode": status}}
-
-    folder = Folder("s3://data/m.zarr")
-    folder.__dict__["_where"] = Store(), "data/m.zarr"
-    assert folder.create("a", b"1") is created
-    assert Store.files == ({"data/m.zarr/a": b"1"} if created else {})
-
-
-def test_a_claim_that_was_taken_over_stays_with_the_other(tmp_path, monkeypatch):
-    """A process that stood still for minutes finds another one writing."""
-    monkeypatch.setattr(claim, "BEAT", 0.01)
-    here = tmp_path / "m.zarr"
-
-    def taken_over(state):
-        if not there:
-            there.update(holder(host="elsewhere"))
-            (here / claim.NAME).write_text(json.dumps(there))
-            time.sleep(0.2)
-
-    there = {}
-    with pytest.raises(claim.ArchiveBusyError, match=r"was taken over by process \d+ on elsewhere.*same call again"):
-        rg.scan(rows(3_000), archive=here, progress=taken_over)
-    assert json.loads((here / claim.NAME).read_text()) == there
-    assert module.read_record(Folder(str(here))) is None
-    (here / claim.NAME).unlink()
-    with claim.claimed(Folder(str(here))):
-        (here / claim.NAME).unlink()
-        with pytest.raises(claim.ArchiveBusyError, match=r"on .*m.zarr was removed"):
-            module.write(Folder(f"file://{here}"), rg.Moments.of(rows(10)), module.Record.empty("late"))
 
 
 def test_a_target_that_cannot_be_written_is_refused_before_reading(tmp_path, monkeypatch):

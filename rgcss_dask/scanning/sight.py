@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
 import threading
 import warnings
@@ -15,7 +14,7 @@ from typing import Any
 from distributed import Client, get_worker
 
 from rgcss_dask.scanning.versions import VERSION, ask_workers, check_version
-from rgcss_dask.storage.claim import NAME
+from rgcss_dask.storage.claim import NAME, Claim
 from rgcss_dask.storage.files import Folder
 from rgcss_dask.storage.remote import METADATA
 
@@ -55,8 +54,8 @@ def _writer(folder: Folder | None) -> str | None:
     """Return who is writing the archive, or None where that is not seen or nothing may be written."""
     if folder is None or (folder.is_local and not os.access(folder.root, os.W_OK)):
         return None
-    claim = folder.read(NAME)
-    return None if claim is None else str(json.loads(claim)["id"])
+    claim = Claim.of(folder.read(NAME) or b"")
+    return None if claim is None else claim.id
 
 
 def check_sight(client: Client, paths: Sequence[str], folder: Folder | None) -> bool:
