@@ -60,6 +60,8 @@ def beating(path, **changes):
 
     thread = threading.Thread(target=beat)
     thread.start()
+    while not path.exists():
+        time.sleep(0.01)
     try:
         yield
     finally:
@@ -85,8 +87,9 @@ def test_an_archive_that_is_being_written_is_refused(tmp_path):
         {"namespace": 1, "pid": 2**22 + 1},  # a container, in which the process has a number that means nothing here
     ],
 )
-def test_one_that_writes_elsewhere_is_known_by_its_signs_of_life(tmp_path, impatient, changes):
+def test_one_that_writes_elsewhere_is_known_by_its_signs_of_life(tmp_path, impatient, monkeypatch, changes):
     """Whatever the clocks say: only whether the claim changes counts."""
+    monkeypatch.setattr(claim, "DEAD", 30.0)  # a busy machine may be slow to beat
     here = tmp_path / "m.zarr"
     here.mkdir()
     with (
