@@ -18,8 +18,9 @@ from rgcss_dask.scanning.presence import NoWorkersError
 from rgcss_dask.scanning.scan import OtherPassError, scan
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.opening import matches, open_source
-from rgcss_dask.storage.archive import discard, folder_of, foreign
+from rgcss_dask.storage.archive import discard, folder_of
 from rgcss_dask.storage.files import Folder, is_url, place_of
+from rgcss_dask.storage.marks import foreign
 from rgcss_dask.storage.outputs import Places, refuse_others
 from rgcss_dask.storage.result import load_result, result_place, save_result
 from rgcss_dask.workflow import Question, answer, provenance_of

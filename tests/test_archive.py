@@ -380,6 +380,50 @@ def test_an_archive_is_not_written_into_anything_else(tmp_path):
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoints/model.pt",
+        "checkpoints/0123456789abcdef/model.pt",
+        "checkpoints",
+        ".git/config",
+        ".hidden",
+        "v0123456789ab/thesis.txt",
+        "writer.json.txt",
+    ],
+)
+def test_what_has_no_mark_is_not_ours(tmp_path, name):
+    """Whatever its name."""
+    mine = tmp_path / "run1" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("all of it")
+    array = stored(tmp_path / "a.zarr", rows(1_000))
+    for write in (
+        lambda: rg.scan(array, archive=tmp_path / "run1"),
+        lambda: module.discard(Folder(str(tmp_path / "run1"))),
+    ):
+        with pytest.raises(FileExistsError, match=f"path to itself; at .*run1 there is {name.split('/')[0]}"):
+            write()
+    assert mine.read_text() == "all of it"
+
+
+def test_what_lies_beside_ours_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr("rgcss_dask.core.plan.SAVE_ROWS", 8_192)
+    array, here = stored(tmp_path / "a.zarr", rows(200_000), chunk=1_000), tmp_path / "m.zarr"
+    interrupted_scan(array, here, 60_000)
+    (inside,) = (path for path in (here / "checkpoints").iterdir() if path.is_dir())
+    mine = [here / "checkpoints/model.pt", inside / "notes.txt", here / "v0123456789ab/thesis.txt", here / ".hidden"]
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("all of it")
+    rg.scan(array, archive=here)
+    rg.save(rg.Moments.of(rows(10)), here)
+    module.discard(Folder(str(here)))
+    assert [path.read_text() for path in mine] == ["all of it"] * 4
+    left = {path.relative_to(here).as_posix() for path in here.rglob("*") if path.is_file()} - {"zarr.json"}
+    assert left == {path.relative_to(here).as_posix() for path in mine}
+
+
 def test_what_a_killed_write_left_is_written_over(place, monkeypatch):
     def dies(*args):
         raise InterruptedPassError

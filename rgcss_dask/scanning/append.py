@@ -14,7 +14,7 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.parts import Parts
 from rgcss_dask.core.plan import Options
 from rgcss_dask.scanning.progress import Callback
-from rgcss_dask.scanning.scan import Request, can_go_on, discard_pass, make_request, run, unfinished_pass
+from rgcss_dask.scanning.scan import Request, can_go_on, make_request, run, unfinished_pass
 from rgcss_dask.scanning.tasks import run_together
 from rgcss_dask.sources.base import Reading, Source, checksum
 from rgcss_dask.sources.opening import open_source
@@ -22,6 +22,7 @@ from rgcss_dask.storage import archive as archives
 from rgcss_dask.storage.archive import Record
 from rgcss_dask.storage.claim import claimed
 from rgcss_dask.storage.files import Folder
+from rgcss_dask.storage.marks import drop_checkpoints
 from rgcss_dask.storage.outputs import refuse_inputs
 
 
@@ -62,7 +63,7 @@ def append(
         _check_old_rows(record, opened)
         seen = int(record.spans[-1][1])
         if seen == opened.shape[0]:
-            discard_pass(folder)  # killed after its result had been written
+            drop_checkpoints(folder)  # killed after its result had been written
             return moments
         request = make_request(
             opened,
@@ -91,7 +92,7 @@ def _add(
 ) -> Moments:
     there = unfinished_pass(folder)
     if there is not None and not can_go_on(there, request.fingerprint):
-        discard_pass(folder)  # of fewer rows than there are by now; nobody could make that call any more
+        drop_checkpoints(folder)  # of fewer rows than there are by now; nobody could make that call any more
     result = run(request, folder=folder, progress=progress, finish=run_together)
     grown, groups = _grown(moments, record, result.moments)
     new = request.record(result.reads)
@@ -107,7 +108,7 @@ def _add(
             groups=groups,
         ),
     )
-    discard_pass(folder)
+    drop_checkpoints(folder)
     return grown
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,9 +38,8 @@ from rgcss_dask.sources.xarray import along
 from rgcss_dask.storage import archive as archives
 from rgcss_dask.storage.claim import claimed, refuse_lost
 from rgcss_dask.storage.files import Folder
+from rgcss_dask.storage.marks import CHECKPOINTS, OF_PASS, PASS, drop_checkpoints, refuse_foreign
 from rgcss_dask.storage.outputs import refuse_inputs
-
-PASS = "pass.json"  # in the folder of the checkpoints: which pass they are of
 
 
 class OtherPassError(ValueError):
@@ -117,20 +115,20 @@ def scan(
     if archive is None:
         return run(request, progress=progress, stay=True).moments
     folder = archives.folder_of(archive, storage_options)
-    archives.refuse_foreign(folder)
+    refuse_foreign(folder)
     refuse_inputs(archive, opened.places)
     with claimed(folder):
         record = archives.read_record(folder)
         if record is None:
             if restart:
-                discard_pass(folder)
+                drop_checkpoints(folder)
             result = run(request, folder=folder, progress=progress, stay=True)
             refuse_lost(folder)  # a worker that writes cannot tell
             moments = archived(result.moments, folder, request.record(result.reads), shared=result.shared)
-            folder.within(archives.CHECKPOINTS).remove()
+            drop_checkpoints(folder)
             return moments
         refuse_other(folder.address, record.fingerprint, request.fingerprint)
-        discard_pass(folder)  # killed after its result had been written
+        drop_checkpoints(folder)  # killed after its result had been written
         return loaded(request.where.client, folder)
 
 
@@ -343,7 +341,7 @@ def _stamps(source: Source, plan: Plan) -> dict[tuple[int, int], str] | None:
 
 def _open_checkpoints(folder: Folder, request: Request) -> Checkpoints:
     """Return the checkpoints of this very pass, or refuse those of another."""
-    inside = folder.within(archives.CHECKPOINTS)
+    inside = folder.within(CHECKPOINTS)
     there, here = unfinished_pass(folder), request.fingerprint
     if there is not None and not can_go_on(there, here):
         raise OtherPassError(
@@ -359,7 +357,7 @@ def _open_checkpoints(folder: Folder, request: Request) -> Checkpoints:
 
 def unfinished_pass(folder: Folder) -> dict[str, Any] | None:
     """Return the fingerprint of a pass whose checkpoints are in the folder of an archive, if there is one."""
-    found = folder.within(archives.CHECKPOINTS).read(PASS)
+    found = folder.within(CHECKPOINTS).read(PASS)
     try:
         return None if found is None else dict(json.loads(found))
     except (ValueError, TypeError):
@@ -370,14 +368,8 @@ def can_go_on(there: dict[str, Any], here: dict[str, Any]) -> bool:
     """Tell whether a pass can use the checkpoints of another: rows that were not refused are not dropped either."""
     if there.get("nan") == "raise" and here["nan"] == "drop":
         there = {**there, "nan": "drop"}
-    named = re.fullmatch("[0-9a-f]{32}", str(there.get("id")))  # it becomes a path
+    named = OF_PASS.fullmatch(str(there.get("id")))  # it becomes a path
     return named is not None and not _differences(there, here)
-
-
-def discard_pass(folder: Folder) -> None:
-    """Remove the checkpoints of a pass, if there are any."""
-    if unfinished_pass(folder) is not None:
-        folder.within(archives.CHECKPOINTS).remove()
 
 
 def refuse_other(address: str, there: dict[str, Any], here: dict[str, Any]) -> None:

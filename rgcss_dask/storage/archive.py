@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import uuid
 import zlib
 from collections.abc import Sequence
@@ -25,19 +24,14 @@ from zarr.storage import LocalStore
 from rgcss_dask.core.moments import ARRAYS, Moments
 from rgcss_dask.core.precision import doubt_of_values
 from rgcss_dask.sources.zarr import MissingChunkError, strict_group
-from rgcss_dask.storage.claim import NAME as CLAIM
 from rgcss_dask.storage.claim import claimed, refuse_lost
 from rgcss_dask.storage.files import Folder, is_url
+from rgcss_dask.storage.marks import ATTRIBUTE, drop_checkpoints, drop_versions, refuse_foreign
 from rgcss_dask.storage.remote import FreshStore, url_store
 from rgcss_dask.storage.retrying import StoreError
 
 FORMAT = 1
-ATTRIBUTE = "rgcss_dask"
 CHUNK_BYTES = 2**25
-VERSION = re.compile("v[0-9a-f]{12}")
-CHECKPOINTS = "checkpoints"
-# Names in the folder of an archive: its own, drafts that a killed process left, and what systems hide everywhere.
-OURS = re.compile(rf"zarr\.json|zarr\.\w+\.partial|{VERSION.pattern}|{CHECKPOINTS}|{re.escape(CLAIM)}.*|\.(?!z).*")
 PACKAGES = ("rgcss-dask", "numpy", "scipy", "dask", "zarr")
 
 
@@ -117,51 +111,14 @@ def folder_of(path: str | Path, storage_options: dict[str, Any] | None = None) -
     return Folder(address if is_url(address) else str(Path(address).expanduser().absolute()), storage_options or {})
 
 
-def refuse_foreign(folder: Folder) -> None:
-    """Refuse a path with anything but an archive: it may be the data, which an archive would be written over."""
-    found = foreign(folder)
-    if found:
-        raise FileExistsError(
-            f"an archive of moments must have its path to itself; at {folder.address} there is {found}. Give a path at "
-            "which there is nothing yet, or remove what is there if it is not needed."
-        )
-
-
-def foreign(folder: Folder) -> str:
-    """Say what is in a folder that belongs neither to an archive nor to an unfinished pass; nothing for nothing."""
-    if folder.is_web:  # where nothing can be written at all
-        return ""
-    if folder.is_local and Path(folder.root).is_file():
-        return "a file"
-    names = folder.names()
-    others = [name for name in names if not OURS.fullmatch(name)]
-    head = _head(folder) if "zarr.json" in names else {}
-    if ".zarray" in names or head.get("node_type") == "array":
-        return "a Zarr array"
-    attributes = head.get("attributes") or {}
-    if ".zgroup" in names or (ATTRIBUTE not in attributes and head and (attributes or others)):
-        return "a Zarr group of something else"
-    # With the attribute it is an archive, whatever lies beside; a bare group is one that was not finished.
-    return "" if attributes else ", ".join(others[:3] + ["more"] * (len(others) > 3))
-
-
-def _head(folder: Folder) -> dict[str, Any]:
-    try:
-        return dict(json.loads(folder.read("zarr.json") or b"{}"))
-    except ValueError:
-        return {"attributes": {"unreadable": True}}
-
-
 def discard(folder: Folder) -> None:
     """Remove what an archive or an unfinished pass holds, and nothing else that lies beside."""
     refuse_foreign(folder)
     with claimed(folder):
-        names = folder.names()
-        if "zarr.json" in names:  # first, that nobody takes what is left for an archive; still the path of one
+        if "zarr.json" in folder.names():  # first, that nobody takes what is left for an archive; still the path of one
             zarr.open_group(_store(folder, read_only=False), mode="r+").attrs[ATTRIBUTE] = {}
-        for name in names:
-            if VERSION.fullmatch(name) or name == CHECKPOINTS:
-                folder.remove(name)
+        drop_versions(folder, None)
+        drop_checkpoints(folder)
 
 
 def write(folder: Folder, moments: Moments, record: Record) -> None:
@@ -169,7 +126,6 @@ def write(folder: Folder, moments: Moments, record: Record) -> None:
     refuse_lost(folder)
     store = _store(folder, read_only=False)
     root = zarr.open_group(store, mode="a", zarr_format=3)
-    old = [entry for entry in folder.names() if VERSION.fullmatch(entry)]
     name = f"v{uuid.uuid4().hex[:12]}"
     fresh = FreshStore(_store(folder.within(name), read_only=False))
     head = _write_moments(zarr.create_group(fresh, zarr_format=3), moments)
@@ -182,8 +138,7 @@ def write(folder: Folder, moments: Moments, record: Record) -> None:
     }
     refuse_lost(folder)
     root.attrs[ATTRIBUTE] = {"format": FORMAT, "crc32": _crc(content), **content}
-    for entry in old:  # the one before, and any that a killed process left unfinished
-        folder.remove(entry)
+    drop_versions(folder, name)
 
 
 def read(folder: Folder) -> tuple[Moments, Record]:

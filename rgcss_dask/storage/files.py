@@ -6,7 +6,7 @@ import errno
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from rgcss_dask.storage.retrying import Retry, StoreError, status_of
 T = TypeVar("T")
 ONCE = {"total_max_attempts": 1, "mode": "standard"}  # for botocore
 LARGE = 100 * 2**20  # bytes from which on s3fs writes an object in parts
+DRAFT = r"\.[0-9a-f]{32}\.draft"  # how the name of a file ends before it is whole
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # what file systems without hard links answer
 
 # Protocol -> the extra of this package that brings what it needs.
@@ -217,6 +218,12 @@ class Folder:
             self._tried("removed", name, lambda: fs.rm(path, recursive=True))
         except FileNotFoundError:
             pass  # another process of the same pass was first
+
+    def remove_empty(self) -> None:
+        """Remove the folder itself if there is nothing in it; an object store has no such folders."""
+        if self.is_local:
+            with suppress(OSError):
+                os.rmdir(self.root)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from rgcss_dask.scanning.checkpoint import Checkpoints
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.storage import archive as archives
 from rgcss_dask.storage.files import Folder
+from rgcss_dask.storage.marks import CHECKPOINTS, OF_PASS, is_begun
 from rgcss_dask.storage.result import load_result
 
 
@@ -32,10 +33,11 @@ def describe(path: str, storage_options: dict[str, Any] | None = None) -> dict[s
 
 def unfinished(folder: Folder) -> int | None:
     """Count the checkpoints of a pass that was not finished, or return None if there was none."""
-    inside = folder.within(archives.CHECKPOINTS)
-    names = inside.names()
-    passes = [name for name in names if name != "pass.json"]  # each has a folder of its own
-    return sum(len(Checkpoints(inside.within(name)).names()) for name in passes) if names else None
+    if not is_begun(folder):
+        return None
+    inside = folder.within(CHECKPOINTS)
+    passes = [name for name in inside.names() if OF_PASS.fullmatch(name)]
+    return sum(len(Checkpoints(inside.within(name)).names()) for name in passes)
 
 
 def _moments(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any]:
