@@ -53,14 +53,13 @@ def _data(folder: Path, rows: int, say: Say) -> Path:
         say(f"{data} is there already.")
         return data
     say(f"Writing {rows:,} handwritten digits of {SIDE} x {SIDE} pixels ({size(rows * SIDE * SIDE)}) to {data} ...")
-    made_from = {"demo": 1, "rows": rows}
     names = [f"pixel {i // SIDE},{i % SIDE}" for i in range(SIDE * SIDE)]
     write_matrix(
         data,
         lambda start: digits(rows, start),
         SIDE * SIDE,
         np.dtype(np.uint8),
-        made_from=made_from,
+        made_from=lambda: {"demo": 1, "rows": rows},
         names=names,
         chunk=BLOCK,
     )

@@ -12,6 +12,7 @@ import zarr
 import rgcss_dask as rg
 from rgcss_dask.storage import convert as conversion
 from rgcss_dask.storage import writer
+from rgcss_dask.storage.claim import ArchiveBusyError
 from rgcss_dask.storage.convert import convert
 
 rng = np.random.default_rng(0)
@@ -113,6 +114,77 @@ def test_a_draft_of_other_rows_is_not_gone_on_with(tmp_path, monkeypatch):
     np.save(source, X[::-1])
     convert(source, tmp_path / "out.zarr")
     assert np.array_equal(zarr.open_array(tmp_path / "out.zarr", mode="r")[:], X[::-1])
+
+
+def stopped_after(count):
+    """Return what is told of rows and dies after so many of them."""
+    seen = []
+
+    def told(rows):
+        seen.append(rows)
+        if sum(seen) >= count:
+            raise KeyboardInterrupt
+
+    return told
+
+
+def test_a_folder_that_was_written_anew_is_not_gone_on_with(tmp_path, monkeypatch):
+    """The time of a folder does not tell: what is in it does."""
+    monkeypatch.setattr(writer, "CHUNK_BYTES", 6 * 64)
+    source = tmp_path / "x.zarr"
+    zarr.create_array(source, data=X, chunks=(100, 6))
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, tmp_path / "out.zarr", told=stopped_after(300))
+    zarr.open_array(source)[:] = X[::-1]
+    convert(source, tmp_path / "out.zarr")
+    assert np.array_equal(zarr.open_array(tmp_path / "out.zarr", mode="r")[:], X[::-1])
+
+
+def test_rows_that_change_while_they_are_read_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "CHUNK_BYTES", 6 * 64)
+    source = tmp_path / "x.zarr"
+    array = zarr.create_array(source, data=X, chunks=(100, 6))
+
+    def told(rows, seen=[]):  # noqa: B006 (counts over calls)
+        seen.append(rows)
+        if len(seen) == 5:
+            array[:] = X[::-1]
+
+    with pytest.raises(ValueError, match="the rows changed while they were written"):
+        convert(source, tmp_path / "out.zarr", told=told)
+    assert not (tmp_path / "out.zarr").exists()
+    convert(source, tmp_path / "out.zarr")
+    assert np.array_equal(zarr.open_array(tmp_path / "out.zarr", mode="r")[:], X[::-1])
+
+
+@pytest.mark.parametrize("step", ["_finish", "_Draft.publish", "_Draft.remove", "shutil.rmtree"])
+def test_a_conversion_that_died_at_its_end_is_finished(tmp_path, monkeypatch, step):
+    source, dies = make("npy", tmp_path), Exception("died")
+
+    def die(*args, **more):
+        raise dies
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"rgcss_dask.storage.writer.{step}", die)
+        with pytest.raises(Exception, match="died"):
+            convert(source, tmp_path / "out.zarr")
+    assert convert(source, tmp_path / "out.zarr") == 1000
+    assert np.array_equal(zarr.open_array(tmp_path / "out.zarr", mode="r")[:], X)
+    assert {path.name for path in tmp_path.iterdir()} == {source.name, "out.zarr"}
+
+
+def test_two_at_once_do_not_mix_their_rows(tmp_path, monkeypatch):
+    """The second is refused, and what the first writes is not touched."""
+    monkeypatch.setattr(writer, "CHUNK_BYTES", 6 * 64)
+    np.save(tmp_path / "a.npy", X)
+    np.save(tmp_path / "b.npy", X[::-1])
+
+    def meanwhile(rows):
+        with pytest.raises(ArchiveBusyError, match=r"one writer at a time; .*/out.zarr is being written by process"):
+            convert(tmp_path / "b.npy", tmp_path / "out.zarr")
+
+    assert convert(tmp_path / "a.npy", tmp_path / "out.zarr", told=meanwhile) == 1000
+    assert np.array_equal(zarr.open_array(tmp_path / "out.zarr", mode="r")[:], X)
 
 
 def test_several_files_are_stacked_in_order(tmp_path):

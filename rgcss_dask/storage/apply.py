@@ -37,7 +37,8 @@ def write_reduced(
     """Write the picked columns of a matrix, in the order they have in it, to a new Zarr array; return its rows.
 
     Rows are read once, a few megabytes at a time, and written in chunks of some 16 MB with checksums. The array appears
-    when it is complete; an interrupted call can be made again and goes on.
+    when it is complete; an interrupted call can be made again and goes on, where the source can tell that its rows are
+    still the same, and begins anew otherwise.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ def write_reduced(
         _blocks(opened, lambda block: block[:, columns]),
         len(columns),
         opened.dtype,
-        made_from={**_identity(opened), "columns of": columns.tolist()},
+        made_from=lambda: _identity(opened, {"columns of": columns.tolist()}),
         names=None if opened.names is None else [opened.names[i] for i in columns],
         attributes={ATTRIBUTE: columns.tolist()},
         told=told,
@@ -101,7 +102,7 @@ def write_reconstruction(
         _blocks(opened, lambda block: model(block[:, model.columns] if whole else block)),
         picked.n,
         model.dtype(opened.dtype),
-        made_from={**_identity(opened), "rebuilt from": model.columns.tolist(), "weights": crc},
+        made_from=lambda: _identity(opened, {"rebuilt from": model.columns.tolist(), "weights": crc}),
         names=opened.names if whole else None,
         told=told,
     )
@@ -137,7 +138,9 @@ def _blocks(source: Source, made: Callable[[NDArray[Any]], NDArray[Any]]) -> Cal
     return blocks
 
 
-def _identity(source: Source) -> dict[str, Any]:
-    """Describe the rows, so that a draft made from others is not gone on with."""
+def _identity(source: Source, asked: dict[str, Any]) -> dict[str, Any] | None:
+    """Describe the rows and what is made of them, so that a draft made from others is not gone on with."""
     stamps = source.stamps(np.array([0, source.shape[0]], dtype=np.int64))
-    return {"source": source.address, "shape": list(source.shape), "stamps": stamps}
+    return (
+        None if stamps is None else {"source": source.address, "shape": list(source.shape), "stamps": stamps, **asked}
+    )

@@ -233,7 +233,8 @@ def _is_mine(folder: Folder, mine: Claim, name: str) -> bool:
 
 def _busy(folder: Folder, name: str, holder: Claim | None) -> ArchiveBusyError:
     who = "another process" if holder is None else f"process {holder.pid} on {holder.host} (last seen {holder.seen})"
+    place = folder.address if name == NAME else f"{folder.address}/{name.partition(f'.{NAME}')[0]}"
     return ArchiveBusyError(
-        f"an archive has one writer at a time; {folder.address} is being written by {who}, as {folder.address}/{name} "
+        f"an archive has one writer at a time; {place} is being written by {who}, as {folder.address}/{name} "
         "says. Wait for it, or give another path."
     )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.sources.base import Source, frame_dtype
 from rgcss_dask.sources.opening import open_source
+from rgcss_dask.sources.zarr import file_state
 from rgcss_dask.storage.files import is_url
 from rgcss_dask.storage.outputs import refuse_inputs
 from rgcss_dask.storage.writer import Told, chunk_rows, write_matrix
@@ -38,13 +39,18 @@ class Table(ABC):
     def blocks(self, start: int) -> Iterator[Rows]:
         """Yield blocks of rows from ``start`` on."""
 
+    def state(self, path: str) -> str | None:
+        """Describe what is stored, without reading it, or return None if that cannot be told."""
+        return file_state(path)
+
 
 def convert(
     source: str | Path | list[str], target: str | Path, *, dataset: str | None = None, told: Told | None = None
 ) -> int:
     """Turn files into one Zarr matrix with chunks of whole rows, checksums and column names; return its rows.
 
-    Memory is a few chunks, whatever the size. An interrupted call can be made again and goes on.
+    Memory is a few chunks, whatever the size. An interrupted call can be made again and goes on, where the store can
+    tell that the rows are still the same, and begins anew otherwise.
 
     Parameters
     ----------
@@ -77,9 +83,11 @@ def convert(
             assert table.rows is not None, "a table knows its rows when its blocks have come to their end"
             before += table.rows
 
-    return write_matrix(
-        target, blocks, first.n, dtype, made_from=_identity(paths, dataset), names=first.names, told=told
-    )
+    def made_from() -> dict[str, Any] | None:
+        states = [table.state(path) for path, table in zip(paths, tables, strict=True)]
+        return None if None in states else {"files": [*zip(paths, states, strict=True)], "dataset": dataset}
+
+    return write_matrix(target, blocks, first.n, dtype, made_from=made_from, names=first.names, told=told)
 
 
 def _unlike(path: str, table: Table, other: Table) -> str:
@@ -116,6 +124,13 @@ class SourceTable(Table):
         self._source = source.checked()
         self.rows, self.n = source.shape
         self.dtype, self.names = source.dtype, names or source.names
+
+    def state(self, path: str) -> str | None:
+        """Ask the source: a folder or a URL says nothing of what is in it."""
+        if Path(path).is_file():
+            return file_state(path)
+        stamps = self._source.stamps(np.array([0, self._source.shape[0]], dtype=np.int64))
+        return None if stamps is None else f"{self._source.shape} {stamps[0]}"
 
     def blocks(self, start: int) -> Iterator[Rows]:
         """Read a chunk's rows at a time."""
@@ -387,14 +402,6 @@ def _paths(source: str | Path | list[str]) -> list[str]:
     if not found:
         raise FileNotFoundError(f"no file matches {source}.")
     return found
-
-
-def _identity(paths: list[str], dataset: str | None) -> dict[str, Any]:
-    states = []
-    for path in paths:
-        state = Path(path).stat() if Path(path).is_file() else None
-        states.append([path, state and state.st_size, state and state.st_mtime_ns])
-    return {"files": states, "dataset": dataset}
 
 
 def _imported(module: str, extra: str) -> Any:

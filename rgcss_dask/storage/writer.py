@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,20 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from rgcss_dask.sources.zarr import COLUMN_NAMES
-from rgcss_dask.storage.files import is_url
+from rgcss_dask.storage.claim import NAME as CLAIM
+from rgcss_dask.storage.claim import claimed, refuse_lost
+from rgcss_dask.storage.files import Folder, is_url
 
 CHUNK_BYTES = 2**24
-DRAFT = "rgcss_dask_draft"  # attribute of a draft: what it is made from
-DONE = "rows"  # file in a draft: how many rows are written
+ENDING = ".draft"  # of the name of a folder beside the target, in which there are
+MATRIX = "matrix.zarr"  # what is written so far, and
+RECORD = "draft.json"  # what it is made from and how many rows are written, with a
+MARK, FORMAT = "rgcss_dask_draft", 1
 
 Rows = NDArray[Any]
 Blocks = Callable[[int], Iterable[Rows]]  # rows from the given one on, in blocks of any length
 Told = Callable[[int], None]
+Identity = Callable[[], dict[str, Any] | None]  # anything JSON that tells rows from others; None if nothing can tell
 
 
 def chunk_rows(n: int, dtype: np.dtype[Any]) -> int:
@@ -36,7 +42,7 @@ def write_matrix(
     n: int,
     dtype: np.dtype[Any],
     *,
-    made_from: dict[str, Any],
+    made_from: Identity,
     names: Sequence[str] | None = None,
     attributes: dict[str, Any] | None = None,
     chunk: int | None = None,
@@ -45,28 +51,33 @@ def write_matrix(
     """Write blocks of rows to a Zarr array (format 3, crc32c) and return how many rows there are.
 
     What is under ``path`` appears when it is complete. Until then a draft lies beside it; the same call again goes on
-    where it ended, if ``made_from`` (anything JSON that identifies the rows) is the same, and begins anew otherwise.
+    where it ended, if ``made_from`` returns the same, and begins anew otherwise.
     """
-    final = checked_target(path)
-    draft = final.with_name(final.name + ".draft")
-    chunk = chunk or chunk_rows(n, dtype)
-    array, done = _open_draft(draft, n, dtype, chunk, made_from)
-    if told is not None:
-        told(done)
-    for block in _whole_chunks(blocks(done), chunk):
-        array.resize((done + len(block), n))
-        array[done:] = block
-        done += len(block)
-        _note(draft, done)
+    final, chunk = checked_target(path), chunk or chunk_rows(n, dtype)
+    layout = {"columns": n, "dtype": dtype.str, "chunk": chunk}
+    folder, claim = Folder(str(final.parent)), f"{final.name}.{CLAIM}"
+    with claimed(folder, claim):  # before the draft is looked at: two at once would write into the same one
+        draft = _Draft(final.with_name(final.name + ENDING), _identity(made_from, layout), (chunk, n))
+        if final.exists():
+            return draft.cleared(final)
+        array, done = draft.opened(dtype)
         if told is not None:
-            told(len(block))
-    if done == 0:
-        shutil.rmtree(draft)
-        raise ValueError(f"there are no rows to write to {final}.")
-    _finish(array, attributes or {}, names)
-    (draft / DONE).unlink()
-    draft.rename(final)
-    return done
+            told(done)
+        for block in _whole_chunks(blocks(done), chunk):
+            array.resize((done + len(block), n))
+            array[done:] = block
+            done += len(block)
+            draft.note(done)
+            if told is not None:
+                told(len(block))
+        if done == 0:
+            draft.remove()
+            raise ValueError(f"there are no rows to write to {final}.")
+        draft.check(_identity(made_from, layout))
+        _finish(array, attributes or {}, names)
+        refuse_lost(folder, claim)
+        draft.publish(final)
+        return done
 
 
 def checked_target(path: str | Path) -> Path:
@@ -74,53 +85,109 @@ def checked_target(path: str | Path) -> Path:
     if is_url(str(path)):
         raise ValueError(f"the target must be a local path; got {path}. Write it locally and copy it.")
     final = Path(path).expanduser().absolute()
-    if final.exists():
-        raise FileExistsError(f"{final} is there already. Remove it, or give another name.")
+    if final.exists() and not final.with_name(final.name + ENDING).exists():
+        raise _taken(final)
     if not final.parent.is_dir():
         raise FileNotFoundError(f"the folder {final.parent} is not there. Make it first, or give another path.")
     return final
 
 
-def _open_draft(
-    draft: Path, n: int, dtype: np.dtype[Any], chunk: int, made_from: dict[str, Any]
-) -> tuple[zarr.Array[Any], int]:
-    identity = json.loads(json.dumps({**made_from, "columns": n, "dtype": dtype.str, "chunk": chunk}))
-    if draft.exists():
+def _taken(final: Path) -> FileExistsError:
+    return FileExistsError(f"{final} is there already. Remove it, or give another name.")
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A folder with a matrix that is being written, and a record beside it that is our mark on both.
+
+    The record is there before the matrix and goes after it, so that a draft is known for one at any moment.
+    """
+
+    path: Path
+    made_from: Any  # JSON, or None where it cannot be told
+    chunks: tuple[int, int]
+
+    def opened(self, dtype: np.dtype[Any]) -> tuple[zarr.Array[Any], int]:
+        """Return the matrix and how many rows of it are written: those of an earlier call, if it had the same rows."""
+        if self.path.exists():
+            rows = self._rows_of_the_same()
+            if rows is not None and (self.path / MATRIX / "zarr.json").is_file():
+                for left in (self.path / MATRIX).rglob("*.partial"):
+                    left.unlink()
+                return zarr.open_array(self.path / MATRIX, mode="r+", config={"write_empty_chunks": True}), rows
+            self.remove()
+        self.path.mkdir()
+        self.note(0)
+        array = zarr.create_array(
+            self.path / MATRIX,
+            shape=(0, self.chunks[1]),
+            chunks=self.chunks,
+            dtype=dtype,
+            compressors=[ZstdCodec(level=1), Crc32cCodec()],
+            config={"write_empty_chunks": True},  # a chunk of zeros that is not there could not be told from a lost one
+        )
+        return array, 0
+
+    def note(self, rows: int) -> None:
+        """Write down how many rows are written."""
+        note = self.path / f"{RECORD}.part"
+        note.write_text(json.dumps({MARK: FORMAT, "rows": rows, "made_from": self.made_from}))
+        note.replace(self.path / RECORD)
+
+    def check(self, now: Any) -> None:
+        """Refuse if the rows became others while they were read."""
+        if now != self.made_from:
+            raise ValueError(
+                f"the rows changed while they were written to {self.path}, which may hold old and new ones. Make the "
+                "same call again when they no longer change: it begins anew."
+            )
+
+    def publish(self, final: Path) -> None:
+        """Give the matrix its name, and remove what is left."""
+        (self.path / MATRIX).rename(final)
+        self.remove()
+
+    def cleared(self, final: Path) -> int:
+        """Finish what was killed after the matrix had its name; if it was anything else, refuse."""
+        rows = self._rows_of_the_same()
+        if rows is None or (self.path / MATRIX).exists():
+            raise _taken(final)
+        self.remove()
+        return rows
+
+    def remove(self) -> None:
+        """Remove the draft, the record last; refuse what is something else."""
+        if not self._is_ours():
+            raise FileExistsError(f"{self.path} is where rows are written first, and is something else. Move it away.")
+        shutil.rmtree(self.path / MATRIX, ignore_errors=True)
+        for name in (f"{RECORD}.part", RECORD):
+            (self.path / name).unlink(missing_ok=True)
+        self.path.rmdir()
+
+    def _is_ours(self) -> bool:
+        if not self.path.is_dir():
+            return False
+        names = {path.name for path in self.path.iterdir()}
+        return names <= {f"{RECORD}.part"} or (
+            names <= {f"{RECORD}.part", RECORD, MATRIX} and self._record() is not None
+        )
+
+    def _record(self) -> dict[str, Any] | None:
         try:
-            array = zarr.open_array(draft, mode="r+", config={"write_empty_chunks": True})
-            done = int((draft / DONE).read_text())
-            if array.attrs.get(DRAFT) == identity and done % chunk == 0 and done <= array.shape[0]:
-                return array, done
-        except (OSError, ValueError, KeyError):
-            pass  # not a draft that can be gone on with
-        if not _is_draft(draft):
-            raise FileExistsError(f"{draft} is where rows are written first, and is something else. Move it away.")
-        shutil.rmtree(draft)
-    array = zarr.create_array(
-        draft,
-        shape=(0, n),
-        chunks=(chunk, n),
-        dtype=dtype,
-        compressors=[ZstdCodec(level=1), Crc32cCodec()],
-        attributes={DRAFT: identity},
-        config={"write_empty_chunks": True},  # a chunk of zeros that is not there could not be told from a lost one
-    )
-    _note(draft, 0)
-    return array, 0
+            found = dict(json.loads((self.path / RECORD).read_text()))
+        except (OSError, ValueError, TypeError, RecursionError):
+            return None
+        return found if found.get(MARK) == FORMAT and isinstance(found.get("rows"), int) else None
+
+    def _rows_of_the_same(self) -> int | None:
+        record = self._record()
+        same = record is not None and self.made_from is not None and record.get("made_from") == self.made_from
+        return int(record["rows"]) if record is not None and same else None
 
 
-def _is_draft(path: Path) -> bool:
-    """Tell whether a folder was begun here, be it only just."""
-    try:
-        return DRAFT in json.loads((path / "zarr.json").read_text())["attributes"]
-    except (OSError, ValueError, KeyError):
-        return path.is_dir() and all(file.suffix == ".partial" for file in path.iterdir())
-
-
-def _note(draft: Path, rows: int) -> None:
-    note = draft / f"{DONE}.part"
-    note.write_text(str(rows))
-    note.replace(draft / DONE)
+def _identity(made_from: Identity, layout: dict[str, Any]) -> Any:
+    found = made_from()
+    return None if found is None else json.loads(json.dumps({**found, **layout}))
 
 
 def _finish(array: zarr.Array[Any], attributes: dict[str, Any], names: Sequence[str] | None) -> None:
