@@ -28,7 +28,7 @@ _HOME = {
     "expected_jaccard": "core.stability",
     "load": "storage.archive",
     "load_result": "storage.result",
-    "merge": "storage.archive",
+    "merge": "storage.merging",
     "refine": "placed",
     "save": "storage.archive",
     "scan": "scanning.scan",

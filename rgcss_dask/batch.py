@@ -15,12 +15,12 @@ from typing import Any
 from rgcss_dask.report import report_place, write_report
 from rgcss_dask.scanning.budget import parse_memory
 from rgcss_dask.scanning.presence import NoWorkersError
-from rgcss_dask.scanning.scan import OtherPassError, scan
+from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.opening import matches, open_source
-from rgcss_dask.storage.archive import discard, folder_of
+from rgcss_dask.storage.archive import folder_of, read_record
 from rgcss_dask.storage.files import Folder, is_url, place_of
-from rgcss_dask.storage.marks import foreign
+from rgcss_dask.storage.marks import foreign, has_batch_mark, is_begun, mark_for_batch, refuse_foreign
 from rgcss_dask.storage.outputs import Places, refuse_others
 from rgcss_dask.storage.result import load_result, result_place, save_result
 from rgcss_dask.workflow import Question, answer, provenance_of
@@ -231,11 +231,8 @@ def _work(job: Job, fingerprint: str, memory: int | None, *, overwrite: bool) ->
             Path(place).parent.mkdir(parents=True, exist_ok=True)
     question = Question(**{name: _hashable(job.options[name]) for name in ASK if name in job.options})
     options = {"memory": memory} | {name: job.options[name] for name in SCAN if name in job.options}
-    try:
-        moments = scan(job.data, archive=job.moments, progress=False, **options)
-    except OtherPassError:  # the archive or its options changed since; these moments are the batch's own to replace
-        discard(folder_of(job.moments))
-        moments = scan(job.data, archive=job.moments, progress=False, **options)
+    own = _is_own(folder_of(job.moments))  # to replace, when data or options have changed since
+    moments = scan(job.data, archive=job.moments, overwrite=own or overwrite, progress=False, **options)
     provenance = provenance_of(job.moments)
     result = answer(moments, question, {**provenance, "job": fingerprint}, say=lambda message: None)
     if job.report is not None:
@@ -244,6 +241,17 @@ def _work(job: Job, fingerprint: str, memory: int | None, *, overwrite: bool) ->
         write_report(result, job.report, image_shape=image, rows=job.source, overwrite=overwrite)
     save_result(result, job.result, overwrite=overwrite)  # last: a job with a result is done
     return result.sentence
+
+
+def _is_own(folder: Folder) -> bool:
+    """Tell whether a batch made what is in a folder; one in which there is nothing yet is marked for it."""
+    if has_batch_mark(folder):
+        return True
+    refuse_foreign(folder)
+    if read_record(folder) is not None or is_begun(folder):
+        return False
+    mark_for_batch(folder)
+    return True
 
 
 def _hashable(value: Any) -> Any:

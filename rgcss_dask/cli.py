@@ -169,7 +169,7 @@ def _row_counter() -> Iterator[Callable[[int], None]]:
 @click.option("--folds", type=int, help="Keep so many folds apart, to cross-validate.")
 @click.option("--groups", type=int, help="Keep so many groups of rows apart, to see how stable the picks are.")
 @click.option("--append", is_flag=True, help="Add the new rows of a grown matrix to the moments.")
-@click.option("--restart", is_flag=True, help="Drop what an unfinished scan left at OUTPUT, and begin anew.")
+@click.option("--overwrite", is_flag=True, help="Replace moments, or an unfinished scan, of other data or options.")
 @click.option("--nan", type=click.Choice(["raise", "drop", "mean"]), default="raise", show_default=True)
 @missing_option
 @click.option("--precision", type=click.Choice(["double", "single"]), default="double", show_default=True)
@@ -183,7 +183,7 @@ def scan(
     folds: int | None,
     groups: int | None,
     append: bool,
-    restart: bool,
+    overwrite: bool,
     nan: str,
     missing: str,
     precision: str,
@@ -202,14 +202,14 @@ def scan(
     from rgcss_dask.scanning import scan as one_pass
 
     if append:
-        kept = ("folds", "groups", "restart", "nan", "missing", "precision", "seed")
+        kept = ("folds", "groups", "nan", "missing", "precision", "seed", "overwrite")
         _refuse_given("--append goes by the options of the archive", *kept)
     with _connected(cluster):
         if append:
             moments = grow.append(output, data, memory=memory)
         else:
             options: dict[str, Any] = {"nan": nan, "missing": missing, "precision": precision, "seed": seed}
-            options |= {"folds": folds, "groups": groups, "restart": restart}
+            options |= {"folds": folds, "groups": groups, "overwrite": overwrite}
             moments = one_pass.scan(data, memory=memory, archive=output, **options)
     dropped = f", {moments.dropped:,} dropped" if moments.dropped else ""
     content = {"output": output, "rows": moments.rows, "columns": moments.n, "dropped": moments.dropped}
@@ -349,9 +349,10 @@ def _words(result: Any, path: str | None) -> str:
 def merge(archives: tuple[str, ...], output: str, as_json: bool) -> None:
     """Add up archives of moments of the same columns, as if their rows had been one matrix.
 
+    The output may be one of them: the others are then added to it, each once.
     Example: rgcss merge 2024.zarr 2025.zarr -o both.zarr
     """
-    from rgcss_dask.storage.archive import merge as run
+    from rgcss_dask.storage.merging import merge as run
 
     moments = run(list(archives), output)
     content = {"output": output, "rows": moments.rows, "columns": moments.n}

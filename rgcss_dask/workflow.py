@@ -75,7 +75,7 @@ def _open_matrix(address: str, folder: Folder) -> Source:
             raise
     raise ValueError(
         f"moments are needed, or a matrix; {address} holds a scan that is not finished. Give the same `rgcss scan` "
-        "command again: it goes on from its checkpoints. With other options, add --restart."
+        "command again: it goes on from its checkpoints. With other options, add --overwrite."
     )
 
 

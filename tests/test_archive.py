@@ -13,6 +13,8 @@ from rgcss_dask.core.parts import Parts, Read
 from rgcss_dask.scanning import scan as one_pass
 from rgcss_dask.scanning.checkpoint import Checkpoints
 from rgcss_dask.storage import archive as module
+from rgcss_dask.storage import merging
+from rgcss_dask.storage.claim import ArchiveBusyError
 from rgcss_dask.storage.files import Folder
 from rgcss_dask.storage.inspection import describe
 from rgcss_dask.workflow import open_moments
@@ -215,6 +217,79 @@ def test_merged_archives_equal_one_scan(tmp_path, dtype):
         rg.merge([])
 
 
+def three(tmp_path):
+    """Scan three days, each on its own."""
+    days = [stored(tmp_path / f"day{i}.zarr", rows(1_000, seed=i)) for i in range(3)]
+    return [rg.scan(day, archive=tmp_path / f"{name}.zarr") for name, day in zip("abc", days, strict=True)]
+
+
+def test_an_archive_is_merged_onto_another_once(tmp_path, monkeypatch):
+    a, b, c = three(tmp_path)
+    A, B, C = (tmp_path / f"{name}.zarr" for name in "abc")
+    with monkeypatch.context() as patch:
+        patch.setattr(merging, "write", interrupted_after(merging.write))
+        with pytest.raises(InterruptedPassError):
+            rg.merge([A, B], A)
+    same(rg.merge([A, B], A), a.merge(b))  # what was killed after the last step is done
+    same(rg.load(A), a.merge(b))
+    (tmp_path / "link.zarr").symlink_to(A)
+    same(rg.merge([B, tmp_path / "link.zarr"], A), a.merge(b))
+    with pytest.raises(ValueError, match=r"rows are counted once; those of .*b.zarr, or some of them, are in .*a.zarr"):
+        rg.merge([A, B, C], A)
+    same(rg.merge([A, C], A), a.merge(b).merge(c))
+    with pytest.raises(ValueError, match=r"must be named once; got .*a.zarr 2 times"):
+        rg.merge([A, A], A)
+
+
+def interrupted_after(function):
+    def interrupted(*args):
+        function(*args)
+        raise InterruptedPassError
+
+    return interrupted
+
+
+def test_an_archive_that_grew_is_not_merged_again(tmp_path):
+    three(tmp_path)
+    A, B = tmp_path / "a.zarr", tmp_path / "b.zarr"
+    rg.merge([A, B], A)
+    day = zarr.open_array(tmp_path / "day1.zarr")
+    day.append(rows(500, seed=7))
+    rg.append(B, day)
+    with pytest.raises(ValueError, match="rows are counted once"):
+        rg.merge([A, B], A)
+
+
+def test_rows_are_appended_to_an_archive_onto_which_others_were_merged(tmp_path):
+    a, b, _ = three(tmp_path)
+    A, day = tmp_path / "a.zarr", zarr.open_array(tmp_path / "day0.zarr")
+    rg.merge([A, tmp_path / "b.zarr"], A)
+    with pytest.raises(ValueError, match=r"other options \(merged: "):
+        rg.scan(day, archive=A)
+    more = rows(500, seed=7)
+    day.append(more)
+    got = rg.append(A, day)
+    wanted = a.merge(b).merge(rg.Moments.of(more))
+    assert got.rows == 2_500
+    np.testing.assert_allclose(got.gram(), wanted.gram(), rtol=1e-12)
+
+
+def test_two_that_merge_onto_one_do_not_lose_a_day(tmp_path, monkeypatch):
+    a, b, c = three(tmp_path)
+    A, B, C = (tmp_path / f"{name}.zarr" for name in "abc")
+    read = merging.read
+
+    def meanwhile(folder):
+        monkeypatch.setattr(merging, "read", read)
+        with pytest.raises(ArchiveBusyError, match="one writer at a time"):
+            rg.merge([A, C], A)
+        return read(folder)
+
+    monkeypatch.setattr(merging, "read", meanwhile)
+    rg.merge([A, B], A)
+    same(rg.merge([A, C], A), a.merge(b).merge(c))
+
+
 def test_the_same_call_again_loads_and_another_is_refused(tmp_path, monkeypatch):
     array = stored(tmp_path / "a.zarr", rows(3_000))
     first = rg.scan(array, archive=tmp_path / "m.zarr", folds=2)
@@ -263,7 +338,7 @@ def test_checkpoints_of_other_data_or_options_are_refused(tmp_path, monkeypatch)
     monkeypatch.setattr("rgcss_dask.core.plan.SAVE_ROWS", 8_192)
     array = stored(tmp_path / "a.zarr", rows(100_000))
     interrupted_scan(array, tmp_path / "m.zarr", 40_000)
-    with pytest.raises(ValueError, match=r"folds: 0 there, 5 asked for.*begin anew with restart=True"):
+    with pytest.raises(ValueError, match=r"folds: 0 there, 5 asked for.*begin anew with overwrite=True"):
         rg.scan(array, archive=tmp_path / "m.zarr", folds=5)
     array[99_999, 0] = 1.0
     with pytest.raises(ValueError, match="contents:"):
@@ -398,12 +473,8 @@ def test_what_has_no_mark_is_not_ours(tmp_path, name):
     mine.parent.mkdir(parents=True)
     mine.write_text("all of it")
     array = stored(tmp_path / "a.zarr", rows(1_000))
-    for write in (
-        lambda: rg.scan(array, archive=tmp_path / "run1"),
-        lambda: module.discard(Folder(str(tmp_path / "run1"))),
-    ):
-        with pytest.raises(FileExistsError, match=f"path to itself; at .*run1 there is {name.split('/')[0]}"):
-            write()
+    with pytest.raises(FileExistsError, match=f"path to itself; at .*run1 there is {name.split('/')[0]}"):
+        rg.scan(array, archive=tmp_path / "run1")
     assert mine.read_text() == "all of it"
 
 
@@ -418,10 +489,9 @@ def test_what_lies_beside_ours_stays(tmp_path, monkeypatch):
         path.write_text("all of it")
     rg.scan(array, archive=here)
     rg.save(rg.Moments.of(rows(10)), here)
-    module.discard(Folder(str(here)))
     assert [path.read_text() for path in mine] == ["all of it"] * 4
-    left = {path.relative_to(here).as_posix() for path in here.rglob("*") if path.is_file()} - {"zarr.json"}
-    assert left == {path.relative_to(here).as_posix() for path in mine}
+    assert {path for path in (here / "checkpoints").rglob("*") if path.is_file()} == {*mine[:2]}
+    assert len(list(here.glob("v*"))) == 2, "the current one, and what only has the name of one"
 
 
 def test_what_a_killed_write_left_is_written_over(place, monkeypatch):

@@ -182,6 +182,35 @@ def test_moments_of_other_options_are_replaced_and_nothing_beside_them(folder):
     assert (folder / "special.moments.zarr/notes.txt").read_text() == "mine"
 
 
+def test_moments_that_the_user_made_are_replaced_only_when_asked(folder):
+    wanted = rg.scan(folder / "special.zarr", folds=4, archive=folder / "special.moments.zarr")
+    (folder / "jobs.toml").write_text('[[jobs]]\ndata = "special.zarr"\nk = 2\nlam = 1.0\nfolds = 2\n')
+    (job,) = run_batch(folder / "jobs.toml", say=lambda line: None)["jobs"]
+    assert job["status"] == "failed"
+    assert "folds: 4 there, 2 asked for" in job["words"]
+    assert np.array_equal(rg.load(folder / "special.moments.zarr").product, wanted.product)
+    assert statuses(run_batch(folder / "jobs.toml", overwrite=True, say=lambda line: None)) == ["done"]
+    assert len(rg.load(folder / "special.moments.zarr").folds) == 2
+
+
+def test_moments_stay_until_those_that_replace_them_are_complete(folder, monkeypatch):
+    text = '[[jobs]]\ndata = "special.zarr"\nk = 2\nlam = 1.0\n'
+    (folder / "jobs.toml").write_text(text)
+    assert statuses(run_batch(folder / "jobs.toml", say=lambda line: None)) == ["done"]
+    (folder / "jobs.toml").write_text(text + "folds = 2\n")
+
+    def dies(*args):
+        raise OSError("died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rgcss_dask.storage.archive._write_moments", dies)
+        assert statuses(run_batch(folder / "jobs.toml", say=lambda line: None)) == ["failed"]
+    assert rg.load(folder / "special.moments.zarr").folds == ()
+    (folder / "jobs.toml").write_text(text + "folds = 3\n")
+    assert statuses(run_batch(folder / "jobs.toml", say=lambda line: None)) == ["done"]
+    assert len(rg.load(folder / "special.moments.zarr").folds) == 3
+
+
 def test_a_pattern_does_not_find_the_moments_of_an_earlier_run(folder):
     shutil.rmtree(folder / "archives")
     (folder / "jobs.toml").write_text('[[jobs]]\ndata = "*.zarr"\nk = 2\nlam = 1.0\n')

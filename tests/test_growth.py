@@ -268,26 +268,27 @@ def test_a_pass_that_a_gap_ended_goes_on_with_drop(tmp_path):
 
 @pytest.mark.usefixtures("many_checkpoints")
 @pytest.mark.parametrize(("before", "after"), [("drop", "raise"), ("raise", "mean"), ("mean", "drop")])
-def test_other_ways_with_gaps_need_a_restart(tmp_path, before, after):
+def test_other_ways_with_gaps_begin_anew_on_request(tmp_path, before, after):
     A = some_rows(60_000)
     A[5, 3] = np.nan if before != "raise" else 0.0
     array = stored(tmp_path / "a.zarr", A)
     cut_off(rg.scan, array, archive=tmp_path / "m.zarr", nan=before, after=30_000)
     with pytest.raises(
-        OtherPassError, match=rf"unfinished pass .*nan: {before} there, {after} asked for.* restart=True \(--restart\)"
+        OtherPassError,
+        match=rf"unfinished pass .*nan: {before} there, {after} asked for.* overwrite=True \(--overwrite\)",
     ):
         rg.scan(array, archive=tmp_path / "m.zarr", nan=after)
     if after == "raise":
         with pytest.raises(ValueError, match="row 5, column 3"):
-            rg.scan(array, archive=tmp_path / "m.zarr", nan=after, restart=True)
+            rg.scan(array, archive=tmp_path / "m.zarr", nan=after, overwrite=True)
     else:
-        moments = rg.scan(array, archive=tmp_path / "m.zarr", nan=after, restart=True)
+        moments = rg.scan(array, archive=tmp_path / "m.zarr", nan=after, overwrite=True)
         np.testing.assert_array_equal(moments.product, rg.scan(array, nan=after).product)
 
 
 @pytest.mark.usefixtures("many_checkpoints")
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"id": "../../x"}', None])
-def test_a_damaged_or_foreign_note_of_a_pass_is_refused_and_restarted(tmp_path, content):
+def test_a_damaged_or_foreign_note_of_a_pass_is_refused_and_replaced_on_request(tmp_path, content):
     array = stored(tmp_path / "a.zarr", some_rows(60_000))
     cut_off(rg.scan, array, archive=tmp_path / "m.zarr", after=30_000)
     note = tmp_path / "m.zarr" / "checkpoints" / "pass.json"
@@ -296,7 +297,7 @@ def test_a_damaged_or_foreign_note_of_a_pass_is_refused_and_restarted(tmp_path, 
     note.write_text(content)
     with pytest.raises(OtherPassError, match="unfinished pass"):
         rg.scan(array, archive=tmp_path / "m.zarr")
-    assert rg.scan(array, archive=tmp_path / "m.zarr", restart=True).rows == 60_000
+    assert rg.scan(array, archive=tmp_path / "m.zarr", overwrite=True).rows == 60_000
 
 
 def run(*arguments):
@@ -311,11 +312,11 @@ def test_the_way_on_at_the_command_line(tmp_path, capsys):
     scan = ("scan", tmp_path / "a.zarr", "-o", tmp_path / "m.zarr")
     with pytest.raises(ValueError, match="row 55555"):
         run(*scan)
-    with pytest.raises(ValueError, match=r"not finished\. Give the same .* add --restart"):
+    with pytest.raises(ValueError, match=r"not finished\. Give the same .* add --overwrite"):
         run("select", tmp_path / "m.zarr", "-k", 2)
-    with pytest.raises(OtherPassError, match="--restart"):
+    with pytest.raises(OtherPassError, match="--overwrite"):
         run(*scan, "--nan", "drop", "--folds", 3)
-    run(*scan, "--nan", "drop", "--folds", 3, "--restart")
+    run(*scan, "--nan", "drop", "--folds", 3, "--overwrite")
     run("select", tmp_path / "m.zarr", "-k", 2)
     assert "59,999 rows, 1 dropped" in capsys.readouterr().out
     run("scan", tmp_path / "a.zarr", "-o", tmp_path / "n.zarr", "--nan", "drop", "--groups", 40)

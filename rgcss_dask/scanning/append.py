@@ -106,6 +106,7 @@ def _add(
             history=record.history + new.history,
             weights=record.weights + new.weights,
             groups=groups,
+            lineage=record.lineage,
         ),
     )
     drop_checkpoints(folder)

@@ -274,10 +274,12 @@ def archived(moments: Moments, folder: Folder, record: archives.Record, *, share
         return moments
     client, token = moments.shelf.client, uuid.uuid4().hex[:12]
     made = moments.shelf.future
-    settled(client, client.submit(_write, made, folder, record, key=f"rgcss-archive-{token}"), made)
-    if archives.read_record(folder) is None:  # by a worker that came later, where this process cannot see it
+    archives.begin(folder)
+    draft = settled(client, client.submit(_write, made, folder, key=f"rgcss-archive-{token}"), made)
+    if not archives.is_whole(folder, draft):  # by a worker that came later, where this process cannot see it
         archives.write(folder, moments, record)
         return moments
+    archives.publish(folder, draft, record)
     return loaded(client, folder)
 
 
@@ -295,8 +297,8 @@ def loaded(client: Client | None, folder: Folder) -> Moments:
         return archives.read(folder)[0]
 
 
-def _write(result: tuple[Moments, Any], folder: Folder, record: archives.Record) -> None:
-    archives.write(folder, result[0], record)
+def _write(result: tuple[Moments, Any], folder: Folder) -> archives.Draft:
+    return archives.write_draft(folder, result[0])
 
 
 def _read(folder: Folder, record: archives.Record) -> tuple[Moments, Any]:

@@ -58,7 +58,7 @@ def scan(
     precision: str = "double",
     memory: int | float | str | None = None,
     archive: str | Path | None = None,
-    restart: bool = False,
+    overwrite: bool = False,
     progress: bool | Callback | None = None,
     seed: int = 0,
     storage_options: dict[str, Any] | None = None,
@@ -95,7 +95,8 @@ def scan(
     archive : path or URL where the moments are kept, with checkpoints until the pass is finished. The same call
         again resumes a pass that was interrupted, and loads a finished one. ``nan="drop"`` goes on from a pass that
         ``nan="raise"`` ended; any other pass is refused.
-    restart : drop what an unfinished pass, of whatever data and options, left at ``archive``, and begin anew.
+    overwrite : replace what is at ``archive`` of other data or options: a finished archive, which stays until the
+        new one is complete, or what an unfinished pass left.
     progress : a function called with a `Progress`, or whether to show a bar (by default on a terminal).
     seed : of the folds and of the fraction of rows.
     storage_options : for the file system of a URL.
@@ -119,10 +120,8 @@ def scan(
     refuse_inputs(archive, opened.places)
     with claimed(folder):
         record = archives.read_record(folder)
-        if record is None:
-            if restart:
-                drop_checkpoints(folder)
-            result = run(request, folder=folder, progress=progress, stay=True)
+        if record is None or (overwrite and _differences(record.fingerprint, request.fingerprint)):
+            result = run(request, folder=folder, progress=progress, stay=True, overwrite=overwrite)
             refuse_lost(folder)  # a worker that writes cannot tell
             moments = archived(result.moments, folder, request.record(result.reads), shared=result.shared)
             drop_checkpoints(folder)
@@ -223,6 +222,7 @@ def run(
     progress: bool | Callback | None = None,
     stay: bool = False,
     finish: Finish = run_finish,
+    overwrite: bool = False,
 ) -> Result:
     """Make the pass, with checkpoints in the folder of an archive if there is one.
 
@@ -233,7 +233,7 @@ def run(
     if client is not None:
         check_cluster(client)
         shared, sights = check_sight(client, request.paths, folder), look(request.paths)
-    checkpoints = None if folder is None or not shared else _open_checkpoints(folder, request)
+    checkpoints = None if folder is None or not shared else _open_checkpoints(folder, request, overwrite=overwrite)
     with display(progress) as tell:
         total = plan.nodes[-1].stop - plan.nodes[-1].start
         reporter = Reporter(tell, rows=total, row_bytes=plan.geometry.row_bytes, spans=len(plan.spans))
@@ -339,16 +339,19 @@ def _stamps(source: Source, plan: Plan) -> dict[tuple[int, int], str] | None:
     return None if stamps is None else dict(zip(spans, stamps, strict=True))
 
 
-def _open_checkpoints(folder: Folder, request: Request) -> Checkpoints:
-    """Return the checkpoints of this very pass, or refuse those of another."""
+def _open_checkpoints(folder: Folder, request: Request, *, overwrite: bool = False) -> Checkpoints:
+    """Return the checkpoints of this very pass, or refuse those of another, or remove them if asked to."""
     inside = folder.within(CHECKPOINTS)
     there, here = unfinished_pass(folder), request.fingerprint
     if there is not None and not can_go_on(there, here):
-        raise OtherPassError(
-            f"{inside.address} holds an unfinished pass over other data or with other options "
-            f"({_differences(there, here)}). Make the call it was made with, which goes on from there, begin anew with "
-            "restart=True (--restart), or give another path."
-        )
+        if not overwrite:
+            raise OtherPassError(
+                f"{inside.address} holds an unfinished pass over other data or with other options "
+                f"({_differences(there, here)}). Make the call it was made with, which goes on from there, begin anew "
+                "with overwrite=True (--overwrite), or give another path."
+            )
+        drop_checkpoints(folder)
+        there = None
     name = uuid.uuid4().hex if there is None else there["id"]
     inside.write(PASS, json.dumps({**here, "id": name}).encode())
     # In a folder of its own: a worker of another pass that was killed may still write, and must not be believed.
@@ -377,7 +380,8 @@ def refuse_other(address: str, there: dict[str, Any], here: dict[str, Any]) -> N
     if differences := _differences(there, here):
         raise OtherPassError(
             f"{address} holds a pass over other data or with other options ({differences}). Make the call it was made "
-            f"with, append() for rows that were added to a finished archive, give another path, or remove {address}."
+            f"with, append() for rows that were added to a finished archive, give another path, or remove {address}; "
+            "overwrite=True (--overwrite) replaces it when the new pass is complete."
         )
 
 

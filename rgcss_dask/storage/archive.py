@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import uuid
 import zlib
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import reduce
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from rgcss_dask.core.precision import doubt_of_values
 from rgcss_dask.sources.zarr import MissingChunkError, strict_group
 from rgcss_dask.storage.claim import claimed, refuse_lost
 from rgcss_dask.storage.files import Folder, is_url
-from rgcss_dask.storage.marks import ATTRIBUTE, drop_checkpoints, drop_versions, refuse_foreign
+from rgcss_dask.storage.marks import ATTRIBUTE, drop_versions, refuse_foreign
 from rgcss_dask.storage.remote import FreshStore, url_store
 from rgcss_dask.storage.retrying import StoreError
 
@@ -47,6 +45,7 @@ class Record:
     # Not in archives of earlier versions:
     weights: list[int] = field(default_factory=list)  # CRC-32 of the weights of each span, if there are weights
     groups: list[int] = field(default_factory=list)  # number of each group, if some were left without rows
+    lineage: list[str] = field(default_factory=list)  # versions of archives whose rows are in it, its own last
 
     @classmethod
     def empty(cls, note: str) -> Record:
@@ -71,31 +70,6 @@ def load(path: str | Path, *, storage_options: dict[str, Any] | None = None) -> 
     return read(folder_of(path, storage_options))[0]
 
 
-def merge(
-    paths: Sequence[str | Path], into: str | Path | None = None, *, storage_options: dict[str, Any] | None = None
-) -> Moments:
-    """Add up archives of the same columns, as if their rows had been one matrix.
-
-    Parameters
-    ----------
-    paths : archives with the same columns and the same numbers of folds and groups. They are not changed.
-    into : where to write the result, if anywhere.
-    """
-    if len(paths) == 0:
-        raise ValueError("merging needs at least one archive; got an empty list.")
-    folder = None if into is None else folder_of(into, storage_options)
-    if folder is not None:
-        refuse_foreign(folder)
-    found = [read(folder_of(path, storage_options)) for path in paths]
-    for path, (_, record) in zip(paths, found, strict=True):
-        refuse_imputed(record, str(path), "merge")
-    moments = reduce(Moments.merge, [moments for moments, _ in found])
-    if folder is not None:
-        with claimed(folder):
-            write(folder, moments, Record.empty("merged from " + ", ".join(str(path) for path in paths)))
-    return moments
-
-
 def refuse_imputed(record: Record, address: str, verb: str) -> None:
     """Gaps that were filled with one mean cannot be filled with another later."""
     if record.options.get("nan") == "mean":
@@ -111,34 +85,61 @@ def folder_of(path: str | Path, storage_options: dict[str, Any] | None = None) -
     return Folder(address if is_url(address) else str(Path(address).expanduser().absolute()), storage_options or {})
 
 
-def discard(folder: Folder) -> None:
-    """Remove what an archive or an unfinished pass holds, and nothing else that lies beside."""
-    refuse_foreign(folder)
-    with claimed(folder):
-        if "zarr.json" in folder.names():  # first, that nobody takes what is left for an archive; still the path of one
-            zarr.open_group(_store(folder, read_only=False), mode="r+").attrs[ATTRIBUTE] = {}
-        drop_versions(folder, None)
-        drop_checkpoints(folder)
+@dataclass(frozen=True)
+class Draft:
+    """A version that was written, perhaps by a worker, and is not yet what an archive says it holds."""
+
+    name: str
+    head: dict[str, Any]
+    files: int
 
 
 def write(folder: Folder, moments: Moments, record: Record) -> None:
     """Write a new version beside the old one, then point the group at it in one step."""
+    begin(folder)
+    publish(folder, write_draft(folder, moments), record)
+
+
+def begin(folder: Folder) -> zarr.Group:
+    """Return the group of an archive, made if it is not there: the mark of a folder to which drafts are written."""
     refuse_lost(folder)
-    store = _store(folder, read_only=False)
-    root = zarr.open_group(store, mode="a", zarr_format=3)
+    return zarr.open_group(_store(folder, read_only=False), mode="a", zarr_format=3)
+
+
+def write_draft(folder: Folder, moments: Moments) -> Draft:
+    """Write a version that nobody reads yet, under a name of its own; whoever holds the claim may publish it.
+
+    A worker does no more than this: the one that asked may be dead, and another may have finished the archive since.
+    """
     name = f"v{uuid.uuid4().hex[:12]}"
     fresh = FreshStore(_store(folder.within(name), read_only=False))
     head = _write_moments(zarr.create_group(fresh, zarr_format=3), moments)
+    return Draft(name, head, folder.count(name))
+
+
+def is_whole(folder: Folder, draft: Draft) -> bool:
+    """Tell whether all files of a draft are seen from here."""
+    return folder.count(draft.name) == draft.files
+
+
+def publish(folder: Folder, draft: Draft, record: Record) -> None:
+    """Point the group at a draft that is whole, and remove the other versions; only who holds the claim may."""
+    root = begin(folder)
     content: dict[str, Any] = {
-        "current": name,
-        "moments": head,
-        "record": asdict(record),
+        "current": draft.name,
+        "moments": draft.head,
+        "record": asdict(replace(record, lineage=[*record.lineage, draft.name])),
         "versions": _versions(),
         "date": dated(""),
     }
+    if not is_whole(folder, draft):
+        raise RuntimeError(
+            f"files of {folder.address}/{draft.name} were removed while it was written. Make the same call again, when "
+            "nobody else works on this archive."
+        )
     refuse_lost(folder)
     root.attrs[ATTRIBUTE] = {"format": FORMAT, "crc32": _crc(content), **content}
-    drop_versions(folder, name)
+    drop_versions(folder, draft.name)
 
 
 def read(folder: Folder) -> tuple[Moments, Record]:
@@ -217,6 +218,7 @@ def _content(root: zarr.Group, folder: Folder) -> dict[str, Any]:
         )
     if crc != _crc(content):
         raise ValueError(f"the archive {folder.address} is damaged: its attributes do not fit their checksum.")
+    content["record"].setdefault("lineage", [content["current"]])  # of the oldest archives
     return content
 
 

@@ -209,6 +209,12 @@ class Folder:
         inside = (str(entry) for entry in found if str(entry).rstrip("/") != root.rstrip("/"))  # not the folder itself
         return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in inside)
 
+    def count(self, name: str) -> int:
+        """Count the files of a folder in this one, and of all in it."""
+        fs, root = self._where
+        fs.invalidate_cache()
+        return len(self._tried("listed", name, lambda: fs.find(f"{root}/{name}")))
+
     def remove(self, name: str = "") -> None:
         """Remove a file or a folder with all in it, if it is there."""
         fs, root = self._where

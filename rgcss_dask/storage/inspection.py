@@ -26,7 +26,7 @@ def describe(path: str, storage_options: dict[str, Any] | None = None) -> dict[s
         return {
             "kind": "unfinished scan",
             "checkpoints": checkpoints,
-            "way on": "give the same `rgcss scan` command again; it goes on from here. With other options: --restart",
+            "way on": "give the same `rgcss scan` command again; it goes on from here. With other options: --overwrite",
         }
     return _matrix(path, storage_options)
 

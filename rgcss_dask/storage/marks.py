@@ -17,13 +17,14 @@ CHECKPOINTS = "checkpoints"
 PASS = "pass.json"  # in the checkpoints: which pass they are of, and their mark
 MARK = b'{"format": '  # what it begins with
 VERSION = re.compile("v[0-9a-f]{12}")
+BATCH, BATCH_MARK = "batch.json", b'{"kind": "rgcss_dask batch"}'  # beside moments that a batch made
 PARTIAL = r"zarr\.\w+\.partial"  # drafts of Zarr that a killed process left
 IN_VERSION = re.compile(rf"zarr\.json|{'|'.join(ARRAYS)}|folds|groups|{PARTIAL}")
 OF_PASS = ID  # the folder of the checkpoints of one pass
 IN_PASS = re.compile(rf".+\.part|.+\.part{DRAFT}")
 BESIDE_PASS = re.compile(rf"{re.escape(PASS)}{DRAFT}")
 # Names without a meaning of their own, in the folder of an archive that was not finished.
-PASSING = re.compile(rf"{PARTIAL}|{re.escape(CLAIM)}(\.{ID.pattern})*({DRAFT})?")
+PASSING = re.compile(rf"{PARTIAL}|{re.escape(CLAIM)}(\.{ID.pattern})*({DRAFT})?|{re.escape(BATCH)}{DRAFT}")
 
 
 def refuse_foreign(folder: Folder) -> None:
@@ -61,6 +62,16 @@ def is_begun(folder: Folder) -> bool:
     return (folder.within(CHECKPOINTS).read(PASS) or b"").startswith(MARK)
 
 
+def mark_for_batch(folder: Folder) -> None:
+    """Note that what will be in a folder is made by a batch, and may be replaced by one."""
+    folder.write(BATCH, BATCH_MARK)
+
+
+def has_batch_mark(folder: Folder) -> bool:
+    """Tell whether a batch began what is in a folder."""
+    return folder.read(BATCH) == BATCH_MARK
+
+
 def drop_checkpoints(folder: Folder) -> None:
     """Remove the checkpoints of a pass, the mark last, and nothing else that lies beside them."""
     inside = folder.within(CHECKPOINTS)
@@ -88,6 +99,8 @@ def _may_be_unfinished(folder: Folder, name: str, *, is_group: bool) -> bool:
             BESIDE_PASS.fullmatch(one) or (OF_PASS.fullmatch(one) and _holds_only(inside.within(one), IN_PASS))
             for one in inside.names()
         ) and not (folder.is_local and Path(folder.root, name).is_file())
+    if name == BATCH:
+        return has_batch_mark(folder)
     if VERSION.fullmatch(name):
         return is_group and _holds_only(folder.within(name), IN_VERSION)
     return (name == "zarr.json" and is_group) or PASSING.fullmatch(name) is not None
