@@ -38,9 +38,12 @@ def faint(dtype: DTypeLike) -> float:
 def difference(rows: NDArray[Any], shift: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
     """Put the rows less the shift into ``out``; what 64 bits tell apart must not be lost before they are subtracted."""
     if rows.dtype.kind in "iu" and rows.dtype.itemsize == 8 and _exceed_float64(rows):
-        np.multiply(rows >> 32, 2.0**32, out=out)
-        np.subtract(out, shift, out=out)
-        return np.add(out, rows & 0xFFFFFFFF, out=out)
+        low = (rows & 0x7FF).astype(np.float64)
+        high = (rows - (rows & 0x7FF)).astype(np.float64)  # 53 bits: exact, as is what the sum of both rounds away
+        nearest = high + low
+        low -= nearest - high
+        np.subtract(nearest, shift, out=out)
+        return np.add(out, low, out=out)
     work = np.longdouble if rows.dtype.kind == "f" and rows.dtype.itemsize > 8 else out.dtype
     return np.subtract(rows, shift, out=out, dtype=work, casting="unsafe")
 
