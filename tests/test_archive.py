@@ -545,3 +545,34 @@ def test_an_unfinished_scan_is_called_so(tmp_path, place, monkeypatch):
         open_moments(place)
     with pytest.raises(FileNotFoundError, match="no Zarr array"):
         open_moments(f"{place}.not")
+
+
+@pytest.mark.parametrize("name", ["shift", "total", "product"])
+@pytest.mark.parametrize("old", [False, True])
+def test_an_array_of_another_shape_is_refused_when_it_is_read(tmp_path, name, old):
+    path = tmp_path / "m.zarr"
+    rg.save(rg.Moments.of(np.random.default_rng(0).normal(size=(50, 6))), path)
+    if old:  # as it was before the number of columns was kept
+        root = zarr.open_group(path)
+        content = dict(root.attrs["rgcss_dask"])
+        del content["moments"]["columns"]
+        head = {key: content.pop(key) for key in ("format", "crc32")}
+        crc = zlib.crc32(json.dumps(content, sort_keys=True).encode())
+        root.attrs["rgcss_dask"] = {**head, "crc32": crc, **content}
+    (metadata,) = path.glob(f"v*/{name}/zarr.json")
+    content = json.loads(metadata.read_text())
+    metadata.write_text(json.dumps({**content, "shape": [7, *content["shape"][1:]]}))
+    with pytest.raises(ValueError, match=r"m\.zarr is damaged: \w+ must be float64 of shape"):
+        rg.load(path)
+
+
+def test_the_version_that_an_archive_names_is_no_path(tmp_path):
+    path = tmp_path / "m.zarr"
+    rg.save(rg.Moments.of(np.eye(4)), path)
+    root = zarr.open_group(path)
+    content = {**root.attrs["rgcss_dask"], "current": "../elsewhere"}
+    head = {key: content.pop(key) for key in ("format", "crc32")}
+    crc = zlib.crc32(json.dumps(content, sort_keys=True).encode())
+    root.attrs["rgcss_dask"] = {**head, "crc32": crc, **content}
+    with pytest.raises(ValueError, match=r"m\.zarr is damaged: it names '\.\./elsewhere'"):
+        rg.load(path)

@@ -286,18 +286,34 @@ def test_other_ways_with_gaps_begin_anew_on_request(tmp_path, before, after):
         np.testing.assert_array_equal(moments.product, rg.scan(array, nan=after).product)
 
 
+def cut_off_scan(folder):
+    """Cut off a scan and return what it scans, its archive and the note that says which pass it is."""
+    array, archive = stored(folder / "a.zarr", some_rows(60_000)), folder / "m.zarr"
+    cut_off(rg.scan, array, archive=archive, after=30_000)
+    return array, archive, archive / "checkpoints" / "pass.json"
+
+
 @pytest.mark.usefixtures("many_checkpoints")
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"id": "../../x"}', None])
-def test_a_damaged_or_foreign_note_of_a_pass_is_refused_and_replaced_on_request(tmp_path, content):
-    array = stored(tmp_path / "a.zarr", some_rows(60_000))
-    cut_off(rg.scan, array, archive=tmp_path / "m.zarr", after=30_000)
-    note = tmp_path / "m.zarr" / "checkpoints" / "pass.json"
-    if content is None:
-        content = json.dumps({**json.loads(note.read_text()), "id": "../../x"})
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"id": "../../x"}'])
+def test_a_note_without_the_mark_of_a_pass_is_not_ours(tmp_path, content):
+    array, archive, note = cut_off_scan(tmp_path)
     note.write_text(content)
-    with pytest.raises(OtherPassError, match="unfinished pass"):
-        rg.scan(array, archive=tmp_path / "m.zarr")
-    assert rg.scan(array, archive=tmp_path / "m.zarr", overwrite=True).rows == 60_000
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match=r"its path to itself; .* there is checkpoints\. .*remove what is"):
+            rg.scan(array, archive=archive, overwrite=overwrite)
+    assert note.read_text() == content
+
+
+@pytest.mark.usefixtures("many_checkpoints")
+@pytest.mark.parametrize("change", [lambda note: {**note, "id": "../../x"}, lambda note: {**note, "seed": 5}, None])
+def test_a_damaged_note_of_a_pass_is_refused_and_replaced_on_request(tmp_path, change):
+    array, archive, note = cut_off_scan(tmp_path)
+    text = note.read_text()
+    note.write_text(text[:-1] if change is None else json.dumps(change(json.loads(text))))
+    words = "pass.json, .* is damaged. Begin anew" if change is None else "unfinished pass over other data"
+    with pytest.raises(OtherPassError, match=words):
+        rg.scan(array, archive=archive)
+    assert rg.scan(array, archive=archive, overwrite=True).rows == 60_000
 
 
 def run(*arguments):

@@ -1,6 +1,9 @@
 """A result comes back from its file as it was, and a file that is something else is refused."""
 
+import base64
 import json
+import tracemalloc
+import zlib
 from dataclasses import fields
 
 import numpy as np
@@ -65,6 +68,76 @@ def test_a_result_of_another_format_is_refused(result, tmp_path):
     (tmp_path / "r.json").write_text(json.dumps({**content, "format": 99}))
     with pytest.raises(ValueError, match=r"format 99; this version reads .* format 1"):
         load_result(tmp_path / "r.json")
+
+
+def changed(path, change):
+    """Change what a file holds, and its checksum too, as somebody with bad intentions would."""
+    content = json.loads(path.read_text())
+    change(content)
+    head = {name: content.pop(name) for name in ("kind", "format", "crc32")}
+    crc = zlib.crc32(json.dumps(content, sort_keys=True).encode())
+    path.write_text(json.dumps({**head, "crc32": crc, **content}))
+
+
+def test_a_change_that_its_checksum_does_not_fit(result, tmp_path):
+    path = tmp_path / "r.json"
+    save_result(result, path)
+    path.write_text(path.read_text().replace('"lam": 2.0', '"lam": 3.0', 1))
+    with pytest.raises(ValueError, match=r"r\.json is damaged: its content does not fit its checksum"):
+        load_result(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda c: c["selection"]["columns"]["array"].__setitem__(0, -1), "between 0 and 70"),
+        (lambda c: c["selection"]["columns"]["array"].__setitem__(0, 70), "between 0 and 70"),
+        (
+            lambda c: c["selection"]["columns"]["array"].__setitem__(0, c["selection"]["columns"]["array"][1]),
+            "different",
+        ),
+        (lambda c: c["selection"]["columns"].update(dtype="<f8"), "whole numbers"),
+        (lambda c: c["selection"]["loss"]["array"].pop(), "loss must have shape"),
+        (lambda c: c["mean"]["array"].__setitem__(3, float("nan")), "mean must be finite"),
+        (lambda c: c["weights"].update(shape=[70, 5]), "weights must have shape"),
+        (lambda c: c["weights"].update(shape=[5, 71]), "cannot reshape"),
+        (lambda c: c["weights"].update(dtype="|O"), "not one of numbers"),
+        (lambda c: c["names"].pop(), "70 names"),
+        (lambda c: c["selection"].update(objective="none"), "objective must be"),
+        (lambda c: c["selection"].update(lam=-1), "lam must be a number of 0 or more"),
+        (lambda c: c["selection"].update(n="70"), "between 0 and 70"),
+        (lambda c: c["tuning"]["mean"].update(shape=[5, 2]), "mean must have shape"),
+        (lambda c: c.pop("mean"), "mean"),
+        (lambda c: c.update(more=1), "more"),
+    ],
+)
+def test_what_no_selection_can_have_made(result, tmp_path, change, reason):
+    path = tmp_path / "r.json"
+    save_result(result, path)
+    changed(path, change)
+    with pytest.raises(ValueError, match=rf"r\.json is damaged: .*{reason}"):
+        load_result(path)
+
+
+def test_a_few_bytes_do_not_become_gigabytes(result, tmp_path):
+    path = tmp_path / "r.json"
+    save_result(result, path)
+    bomb = base64.b64encode(zlib.compress(bytes(2**28))).decode()  # 256 MiB
+    changed(path, lambda content: content["weights"].update(packed=bomb))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"cannot reshape|buffer size"):
+        load_result(path)
+    assert tracemalloc.get_traced_memory()[1] < 2**25
+    tracemalloc.stop()
+
+
+def test_a_result_without_a_checksum_is_still_read(result, tmp_path):
+    path = tmp_path / "r.json"
+    save_result(result, path)
+    content = json.loads(path.read_text())
+    del content["crc32"]
+    path.write_text(json.dumps({**content, "format": 1}))
+    assert equal(load_result(path), result)
 
 
 def test_no_result_says_how_to_make_one(tmp_path):

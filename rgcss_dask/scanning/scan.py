@@ -345,11 +345,7 @@ def _open_checkpoints(folder: Folder, request: Request, *, overwrite: bool = Fal
     there, here = unfinished_pass(folder), request.fingerprint
     if there is not None and not can_go_on(there, here):
         if not overwrite:
-            raise OtherPassError(
-                f"{inside.address} holds an unfinished pass over other data or with other options "
-                f"({_differences(there, here)}). Make the call it was made with, which goes on from there, begin anew "
-                "with overwrite=True (--overwrite), or give another path."
-            )
+            raise _unfinished_other(inside, there, here)
         drop_checkpoints(folder)
         there = None
     name = uuid.uuid4().hex if there is None else there["id"]
@@ -358,12 +354,22 @@ def _open_checkpoints(folder: Folder, request: Request, *, overwrite: bool = Fal
     return Checkpoints(inside.within(name))
 
 
+def _unfinished_other(inside: Folder, there: dict[str, Any], here: dict[str, Any]) -> OtherPassError:
+    anew = "Begin anew with overwrite=True (--overwrite), or give another path."
+    if not there:
+        return OtherPassError(f"{inside.address}/{PASS}, which says of which pass the rest is, is damaged. {anew}")
+    return OtherPassError(
+        f"{inside.address} holds an unfinished pass over other data or with other options "
+        f"({_differences(there, here)}). Make the call it was made with, which goes on from there. {anew}"
+    )
+
+
 def unfinished_pass(folder: Folder) -> dict[str, Any] | None:
     """Return the fingerprint of a pass whose checkpoints are in the folder of an archive, if there is one."""
     found = folder.within(CHECKPOINTS).read(PASS)
     try:
         return None if found is None else dict(json.loads(found))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return {}  # damaged: no pass that can be gone on with
 
 

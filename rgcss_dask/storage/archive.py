@@ -24,7 +24,7 @@ from rgcss_dask.core.precision import doubt_of_values
 from rgcss_dask.sources.zarr import MissingChunkError, strict_group
 from rgcss_dask.storage.claim import claimed, refuse_lost
 from rgcss_dask.storage.files import Folder, is_url
-from rgcss_dask.storage.marks import ATTRIBUTE, drop_versions, refuse_foreign
+from rgcss_dask.storage.marks import ATTRIBUTE, VERSION, drop_versions, refuse_foreign
 from rgcss_dask.storage.remote import FreshStore, url_store
 from rgcss_dask.storage.retrying import StoreError
 
@@ -160,7 +160,11 @@ def read(folder: Folder) -> tuple[Moments, Record]:
 def _broken(folder: Folder, error: Exception) -> ValueError:
     if isinstance(error, MissingChunkError | FileNotFoundError | KeyError):
         return ValueError(f"the archive {folder.address} is incomplete: a part of it was removed.")
-    return ValueError(f"the archive {folder.address} is damaged: {error}.")
+    return _damaged(folder, str(error))
+
+
+def _damaged(folder: Folder, reason: str) -> ValueError:
+    return ValueError(f"the archive {folder.address} is damaged: {' '.join(reason.split()).rstrip('.')}.")
 
 
 def require(folder: Folder) -> Record:
@@ -189,6 +193,10 @@ def _look(folder: Folder) -> dict[str, Any] | None:
         root = zarr.open_group(_store(folder, read_only=True), mode="r")
     except (FileNotFoundError, ContainsArrayError):
         return None
+    except OSError:
+        raise
+    except Exception as error:  # whatever Zarr says of metadata that it cannot make sense of
+        raise _damaged(folder, f"its zarr.json cannot be read ({type(error).__name__}: {error})") from error
     return None if _current(root) is None else _content(root, folder)
 
 
@@ -210,14 +218,16 @@ def _current(root: zarr.Group) -> str | None:
 
 def _content(root: zarr.Group, folder: Folder) -> dict[str, Any]:
     content: dict[str, Any] = dict(root.attrs[ATTRIBUTE])  # type: ignore[arg-type]
-    found, crc = content.pop("format"), content.pop("crc32")
-    if found != FORMAT:
+    found, crc = content.pop("format", None), content.pop("crc32", None)
+    if isinstance(found, int) and found != FORMAT:
         raise ValueError(
             f"the archive {folder.address} has format {found}; this version of the package reads format {FORMAT}. "
             "Use the version that wrote it (see 'versions' in its attributes), or scan again."
         )
-    if crc != _crc(content):
-        raise ValueError(f"the archive {folder.address} is damaged: its attributes do not fit their checksum.")
+    if found is None or crc != _crc(content):
+        raise _damaged(folder, "its attributes do not fit their checksum")
+    if not VERSION.fullmatch(str(content["current"])):  # it becomes a path
+        raise _damaged(folder, f"it names {content['current']!r} as its current version")
     content["record"].setdefault("lineage", [content["current"]])  # of the oldest archives
     return content
 
@@ -239,7 +249,7 @@ def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
             config={"write_empty_chunks": True},  # a chunk of zeros that is not there could not be told from a lost one
         )
     head: dict[str, Any] = {k: getattr(moments, k) for k in ("rows", "weight", "exact", "dropped")}
-    head["arrays"] = list(ARRAYS)
+    head |= {"columns": moments.n, "arrays": list(ARRAYS)}
     head["names"] = None if moments.names is None else list(moments.names)
     for kind in ("folds", "groups"):
         parts = [replace(part, names=None) for part in getattr(moments, kind)]  # once is enough
@@ -248,12 +258,10 @@ def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
 
 
 def _read_moments(group: zarr.Group, head: dict[str, Any]) -> Moments:
-    arrays = {}
-    for name in head.get("arrays", ("shift", "total", "product")):
-        array = group[name]
-        if not isinstance(array, zarr.Array):
-            raise KeyError(name)
-        arrays[name] = np.asarray(array[...])
+    n = head.get("columns", group["shift"].shape[0])  # type: ignore[union-attr]  # not in the oldest archives
+    names = head.get("arrays", ("shift", "total", "product"))
+    stored = {name: _array(group, name, (n, n) if name == "product" else (n,)) for name in names}
+    arrays = {name: np.asarray(array[...]) for name, array in stored.items()}
     parts = {
         kind: tuple(_read_moments(_subgroup(group, f"{kind}/{i}"), part) for i, part in enumerate(head[kind]))
         for kind in ("folds", "groups")
@@ -275,6 +283,16 @@ def _read_moments(group: zarr.Group, head: dict[str, Any]) -> Moments:
         parts["folds"],
         parts["groups"],
     )
+
+
+def _array(group: zarr.Group, name: str, shape: tuple[int, ...]) -> zarr.Array[Any]:
+    """Return an array whose shape is known: its own metadata have no checksum."""
+    array = group[name]
+    if not isinstance(array, zarr.Array):
+        raise KeyError(name)
+    if array.shape != shape or array.dtype != np.float64:
+        raise ValueError(f"{name} must be float64 of shape {shape}; its metadata say {array.dtype} of {array.shape}")
+    return array
 
 
 def _subgroup(group: zarr.Group, name: str) -> zarr.Group:
