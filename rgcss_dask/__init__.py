@@ -35,6 +35,7 @@ _HOME = {
     "select": "placed",
     "stability": "placed",
     "stability_under_noise": "core.stability",
+    "verify": "scanning.verify",
     "write_reconstruction": "storage.apply",
     "write_reduced": "storage.apply",
     "write_report": "report",

@@ -23,7 +23,7 @@ from rgcss_dask.storage.files import Folder, is_url, place_of
 from rgcss_dask.storage.marks import foreign, has_batch_mark, is_begun, mark_for_batch, refuse_foreign
 from rgcss_dask.storage.outputs import Places, refuse_others
 from rgcss_dask.storage.result import load_result, result_place, save_result
-from rgcss_dask.workflow import Question, answer, provenance_of
+from rgcss_dask.workflow import Question, answer, open_matrix, provenance_of
 
 Say = Callable[[str], None]
 
@@ -88,11 +88,14 @@ def run_batch(
     share = _share(only, len(every))
     place = summary or str(path.with_name(_summary_name(only)))
     _check_summary(place, path, every, overwrite=overwrite)
-    done = []
+    done: list[dict[str, Any]] = []
+    notes: list[str] = []
     for number in share:
-        state = _run(every[number], budget, overwrite=overwrite)
+        state = _run(every[number], budget, notes.append, overwrite=overwrite)
         done.append({"number": number + 1, **state})
         say(f"{number + 1}/{len(every)} {state['status']:8s} {state['data']}: {state['words']}")
+    if notes:
+        say(notes[0] + (f" It is the same with {len(notes) - 1:,} more." if len(notes) > 1 else ""))
     content = {"kind": KIND, "file": str(path), "only": only, "jobs": done}
     folder, name = _summary_place(place, overwrite=overwrite)
     folder.write(name, json.dumps(content, indent=1).encode())
@@ -191,7 +194,7 @@ def _places(data: str, table: dict[str, Any], folder: Path) -> tuple[str, str, s
     return place(moments), place(result), place(report) if report else None
 
 
-def _run(job: Job, memory: int | None, *, overwrite: bool) -> dict[str, Any]:
+def _run(job: Job, memory: int | None, note: Say, *, overwrite: bool) -> dict[str, Any]:
     """Do one job; whatever goes wrong becomes its reason."""
     began = time.perf_counter()
     state = {"data": job.data, "result": job.result, "report": job.report}
@@ -199,7 +202,7 @@ def _run(job: Job, memory: int | None, *, overwrite: bool) -> dict[str, Any]:
         fingerprint = job.fingerprint
         status, words = "kept", _done_before(job, fingerprint)
         if words is None:
-            status, words = "done", _work(job, fingerprint, memory, overwrite=overwrite)
+            status, words = "done", _work(job, fingerprint, memory, note, overwrite=overwrite)
     except NoWorkersError:  # no other job would fare better, and each would wait as long
         raise
     except Exception as error:
@@ -222,7 +225,7 @@ def _missing(report: str | None) -> bool:
     return not folder.exists(name)
 
 
-def _work(job: Job, fingerprint: str, memory: int | None, *, overwrite: bool) -> str:
+def _work(job: Job, fingerprint: str, memory: int | None, note: Say, *, overwrite: bool) -> str:
     result_place(job.result, overwrite=overwrite)
     if job.report is not None:
         report_place(job.report, overwrite=overwrite)
@@ -231,8 +234,9 @@ def _work(job: Job, fingerprint: str, memory: int | None, *, overwrite: bool) ->
             Path(place).parent.mkdir(parents=True, exist_ok=True)
     question = Question(**{name: _hashable(job.options[name]) for name in ASK if name in job.options})
     options = {"memory": memory} | {name: job.options[name] for name in SCAN if name in job.options}
+    source = open_matrix(job.data, missing=options.get("missing", "raise"), say=note)
     own = _is_own(folder_of(job.moments))  # to replace, when data or options have changed since
-    moments = scan(job.data, archive=job.moments, overwrite=own or overwrite, progress=False, **options)
+    moments = scan(source, archive=job.moments, overwrite=own or overwrite, progress=False, **options)
     provenance = provenance_of(job.moments)
     result = answer(moments, question, {**provenance, "job": fingerprint}, say=lambda message: None)
     if job.report is not None:

@@ -200,6 +200,7 @@ def scan(
     """
     from rgcss_dask.scanning import append as grow
     from rgcss_dask.scanning import scan as one_pass
+    from rgcss_dask.workflow import open_matrix
 
     if append:
         kept = ("folds", "groups", "nan", "missing", "precision", "seed", "overwrite")
@@ -210,7 +211,8 @@ def scan(
         else:
             options: dict[str, Any] = {"nan": nan, "missing": missing, "precision": precision, "seed": seed}
             options |= {"folds": folds, "groups": groups, "overwrite": overwrite}
-            moments = one_pass.scan(data, memory=memory, archive=output, **options)
+            source = open_matrix(data, missing=missing, say=say)
+            moments = one_pass.scan(source, memory=memory, archive=output, **options)
     dropped = f", {moments.dropped:,} dropped" if moments.dropped else ""
     content = {"output": output, "rows": moments.rows, "columns": moments.n, "dropped": moments.dropped}
     words = f"{moments.rows:,} rows{dropped} x {moments.n:,} columns{' (exact integers)' if moments.exact else ''}"
@@ -357,6 +359,27 @@ def merge(archives: tuple[str, ...], output: str, as_json: bool) -> None:
     moments = run(list(archives), output)
     content = {"output": output, "rows": moments.rows, "columns": moments.n}
     _print(content, f"{moments.rows:,} rows x {moments.n:,} columns in {output}", as_json=as_json)
+
+
+@cli.command()
+@click.argument("data")
+@click.argument("moments")
+@cluster_options
+@json_option
+def verify(data: str, moments: str, cluster: dict[str, Any], as_json: bool) -> int:
+    """Read a matrix again and name the rows that are not what was summed; the exit code is then 1.
+
+    It finds what changed since the scan: flipped bits in chunks without checksums, rows that were written over. Rows
+    that were added since are not looked at. Example: rgcss verify data.zarr moments.zarr
+    """
+    from rgcss_dask.scanning.verify import verify as run
+
+    with _connected(cluster):
+        found = run(data, moments)
+    different = [{"start": one.start, "stop": one.stop, "reason": one.reason} for one in found.differences]
+    content = {"rows": found.rows, "spans": found.spans, "different": different}
+    _print(content, str(found), as_json=as_json)
+    return 0 if found else 1
 
 
 @cli.command()

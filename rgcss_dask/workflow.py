@@ -20,6 +20,7 @@ from rgcss_dask.scanning.handle import PlacedMoments
 from rgcss_dask.scanning.placement import ask
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Source
+from rgcss_dask.sources.guards import advice
 from rgcss_dask.sources.opening import addresses, open_source
 from rgcss_dask.storage import archive as archives
 from rgcss_dask.storage.files import Folder
@@ -56,7 +57,7 @@ def open_moments(
     if is_archive(address, options.get("storage_options")):
         moments, record = archives.read(folder)
         return moments, _provenance(folder.address, record)
-    source = _open_matrix(address, folder)
+    source = _matrix_at(address, folder, say)
     provenance = {"address": source.address, "shape": list(source.shape), "dtype": str(source.dtype)}
     budget = default_budget() if memory is None else parse_memory(memory)
     m, n = source.shape
@@ -67,9 +68,19 @@ def open_moments(
     return scan(source, folds=folds or None, memory=memory, **options), provenance
 
 
-def _open_matrix(address: str, folder: Folder) -> Source:
+def open_matrix(
+    address: str, *, missing: str = "raise", storage_options: dict[str, Any] | None = None, say: Say = print
+) -> Source:
+    """Open a matrix that is to be read, and say so if a flipped bit in it would not be noticed."""
+    source = open_source(address, missing=missing, storage_options=storage_options)
+    if source.unguarded:
+        say(advice(source.address, source.unguarded))
+    return source
+
+
+def _matrix_at(address: str, folder: Folder, say: Say) -> Source:
     try:
-        return open_source(address, storage_options=folder.storage_options)
+        return open_matrix(address, storage_options=folder.storage_options, say=say)
     except FileNotFoundError:
         if unfinished(folder) is None:
             raise

@@ -23,6 +23,7 @@ from rgcss_dask.sources.base import (
     is_sparse,
 )
 from rgcss_dask.sources.dask import DaskSource
+from rgcss_dask.sources.guards import unguarded
 from rgcss_dask.sources.zarr import (
     ZarrSource,
     innermost,
@@ -46,7 +47,8 @@ class AnnDataSource(Source):
         self._group = group if missing == "fill" else strict_group(group)
         self._missing = missing
         self.shape, self.names, self.address = tuple(group.attrs["shape"]), names, address  # type: ignore[arg-type, assignment]
-        self.dtype = np.dtype(_member(group, "data").dtype)
+        values = _member(group, "data")
+        self.dtype, self.unguarded = np.dtype(values.dtype), unguarded(values)
         self._opened: Any = None
 
     @classmethod

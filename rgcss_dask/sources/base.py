@@ -40,6 +40,7 @@ class Source(ABC):
     names: tuple[str, ...] | None = None
     address: str = "memory"  # for messages and provenance
     in_memory: ClassVar[bool] = False  # belongs to this process: worked on here, not sent to a cluster
+    unguarded: str | None = None  # the codec of stored chunks, where these have no checksum
     waits: bool = False  # a read waits for a network, so that the next one should be under way meanwhile
 
     @classmethod

@@ -39,6 +39,7 @@ class StackedSource(Source):
         digest = hashlib.blake2b(addresses, digest_size=4).hexdigest()
         self.address = f"{first.address} and {len(sources) - 1} more ({digest})"
         self.waits = any(source.waits for source in sources)
+        self.unguarded = next((source.unguarded for source in sources if source.unguarded), None)
 
     @classmethod
     def takes(cls, thing: Any) -> bool:

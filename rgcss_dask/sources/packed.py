@@ -25,6 +25,7 @@ class PackedSource(Source):
     def __init__(self, stored: ZarrSource, attributes: dict[str, Any]) -> None:
         self._stored, self._attributes = stored, attributes
         self.shape, self.names, self.address, self.waits = stored.shape, stored.names, stored.address, stored.waits
+        self.unguarded = stored.unguarded
         self.dtype = self._decoded(np.empty((0, self.shape[1]), stored.dtype)).dtype
 
     @classmethod

@@ -23,6 +23,7 @@ from rgcss_dask.core.plan import Cuts
 from rgcss_dask.core.threads import passing
 from rgcss_dask.sources.base import Reading, Source, crc32, even_cuts
 from rgcss_dask.sources.chunks import RowChunks, check_blosc, ends_in_blosc
+from rgcss_dask.sources.guards import unguarded
 from rgcss_dask.storage.files import filesystem, is_url
 from rgcss_dask.storage.remote import METADATA, fsspec_store, named, url_store
 from rgcss_dask.storage.retrying import Retry, StoreError
@@ -45,7 +46,7 @@ class ZarrSource(Source):
         self._missing = missing
         self._store = innermost(array.store)
         self.address, self.shape, self.dtype = address, array.shape, np.dtype(array.dtype)  # type: ignore[assignment]
-        self.names = _column_names(array)
+        self.names, self.unguarded = _column_names(array), unguarded(array)
         self._array = whole_array(filled_array(array) if missing == "fill" else strict_array(array))
         self._chunks = RowChunks(self._array, _folder(array.store))
         self._unit = array.shards or array.chunks  # rows, columns, ... of what is stored as one object

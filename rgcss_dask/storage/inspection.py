@@ -83,5 +83,6 @@ def _matrix(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any]
         "dtype": str(source.dtype),
         "size": size(m * n * source.dtype.itemsize),
         "chunks": len(source.cuts) - 1,
+        **({"checksums": f"none ({source.unguarded})"} if source.unguarded else {}),
         "names": None if source.names is None else list(source.names[:5]),
     }

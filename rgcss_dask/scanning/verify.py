@@ -1,0 +1,161 @@
+"""Whether data still are what was summed: rows are read again and compared with the checksums of the archive."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rgcss_dask.core.plan import READ_BYTES, READ_COPIES
+from rgcss_dask.scanning.execute import ClusterReport, Graph, ThreadReport, capacity, run_on_cluster, run_on_threads
+from rgcss_dask.scanning.progress import Callback, Reporter, display
+from rgcss_dask.scanning.sight import Sights, check_here, check_sight, look
+from rgcss_dask.scanning.tasks import Report
+from rgcss_dask.scanning.versions import VERSION, check_cluster
+from rgcss_dask.sources.base import Source, checksum
+from rgcss_dask.sources.opening import open_source
+from rgcss_dask.sources.zarr import DamagedChunkError, MissingChunkError
+from rgcss_dask.storage import archive as archives
+from rgcss_dask.storage.archive import Record
+from rgcss_dask.storage.files import Folder
+
+CHANGED = "not what was summed"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Rows that are not, or no longer, what was summed."""
+
+    start: int
+    stop: int  # past the last
+    reason: str
+
+    def __str__(self) -> str:
+        return f"rows {self.start:,} to {self.stop - 1:,}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What reading data again has shown; true if all rows are what was summed."""
+
+    rows: int  # read and compared
+    spans: int
+    differences: tuple[Difference, ...]
+
+    def __bool__(self) -> bool:
+        return not self.differences
+
+    def __str__(self) -> str:
+        if self:
+            return f"{self.rows:,} rows in {self.spans:,} spans are what was summed."
+        told = "\n".join(str(difference) for difference in self.differences)
+        return f"{len(self.differences):,} of {self.spans:,} spans are not what was summed.\n{told}"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A comparison, as every task of it knows it."""
+
+    token: str
+    source: Source
+    spans: list[list[Any]]  # [start, stop, crc, stamp]
+    report: Report
+    sights: Sights | None  # what workers must see; None where the caller's process does the work
+
+
+def verify(
+    source: Any,
+    archive: str | Path,
+    *,
+    progress: bool | Callback | None = None,
+    storage_options: dict[str, Any] | None = None,
+) -> Verification:
+    """Read data again and compare them with what was summed into an archive, span by span.
+
+    An archive made by ``scan(source, archive=...)``, appended to or not, keeps a CRC-32 of the rows of each span as
+    they were read. So this finds what changed since: bits that flipped in chunks without a checksum, rows that were
+    written over, another file under the same name. It cannot tell what was wrong before the first reading. Weights are
+    not compared. The work goes to the active `distributed.Client` if there is one, otherwise to threads.
+
+    Parameters
+    ----------
+    source : the matrix, see `scan`; rows that were added since are not looked at.
+    archive : path or URL of the moments.
+    progress, storage_options : see `scan`.
+    """
+    folder = archives.folder_of(archive, storage_options)
+    record = archives.require(folder)
+    opened = open_source(source, missing=record.options.get("missing", "raise"), storage_options=storage_options)
+    _check_comparable(folder, record, opened)
+    found = _run(opened, record.spans, progress)
+    different = [
+        Difference(start, stop, reason)
+        for (start, stop, *_), reason in zip(record.spans, found, strict=True)
+        if reason is not None
+    ]
+    return Verification(record.spans[-1][1] - record.spans[0][0], len(record.spans), tuple(different))
+
+
+def _check_comparable(folder: Folder, record: Record, source: Source) -> None:
+    if not record.spans or not record.options.get("checksum"):
+        raise ValueError(
+            f"only an archive made by scan(source, archive=...) can be verified; {folder.address} has no checksums of "
+            "its rows, as merged and saved moments have none. Scan the source again and compare the moments."
+        )
+    columns, dtype = record.source["shape"][1], record.source["dtype"]
+    if source.shape[1] != columns or str(source.dtype) != dtype or source.shape[0] < record.spans[-1][1]:
+        raise ValueError(
+            f"what was summed into {folder.address} were {record.spans[-1][1]:,} rows of {columns} columns of {dtype}; "
+            f"{source.address} has {source.shape[0]:,} rows of {source.shape[1]} columns of {source.dtype}."
+        )
+
+
+def _run(source: Source, spans: list[list[Any]], progress: bool | Callback | None) -> list[str | None]:
+    """Return for each span what is wrong with it."""
+    where, token = capacity(cluster=source.processes), uuid.uuid4().hex[:12]
+    sights = None
+    if where.client is not None:
+        check_cluster(where.client)
+        check_sight(where.client, source.paths, None)
+        sights = look(source.paths)
+    geometry = source.geometry
+    with display(progress) as tell:
+        rows = spans[-1][1] - spans[0][0]
+        reporter = Reporter(tell, rows=rows, row_bytes=geometry.row_bytes, spans=len(spans))
+        report: Any = ThreadReport(reporter) if where.client is None else ClusterReport(f"rgcss-{token}")
+        graph, key = _graph(Check(token, source, spans, report, sights))
+        found: list[str | None]
+        if where.client is None:
+            largest = max(READ_BYTES, int(np.diff(geometry.cuts).max()) * geometry.row_bytes)
+            threads = min(where.threads, where.memory // ((READ_COPIES + 1) * largest))
+            found = run_on_threads(graph, key, report, max(1, threads))
+        else:
+            found, _ = run_on_cluster(where.client, graph, key, report, reporter)
+        reporter.finish()
+    return found
+
+
+def _graph(check: Check) -> tuple[Graph, str]:
+    edges = np.array([span[0] for span in check.spans] + [check.spans[-1][1]], dtype=np.int64)
+    graph, blocks = check.source.blocks(edges)
+    job, end = f"rgcss-check-{check.token}", f"rgcss-checked-{check.token}"
+    keys = [(f"rgcss-compare-{check.token}", i) for i in range(len(blocks))]
+    compared = {key: (compare_span, job, i, blocks[i]) for i, key in enumerate(keys)}
+    return {**graph, job: check, **compared, end: (list, keys)}, end
+
+
+def compare_span(check: Check, index: int, blocks: list[Any]) -> str | None:
+    """Read a span and return what is wrong with it."""
+    if check.sights is not None:
+        check_here(check.token, VERSION, check.sights)
+    start, stop, crc, _ = check.spans[index]
+    source = check.source.with_blocks(start, blocks) if blocks else check.source
+    try:
+        found = checksum(source, start, stop)
+    except (DamagedChunkError, MissingChunkError) as error:
+        return str(error)
+    check.report(stop - start, 1)
+    return None if found == crc else CHANGED
