@@ -23,11 +23,10 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ZstdCodec
 
 from rgcss_dask.compat import concurrent_map, sync
 from rgcss_dask.core.threads import passing
+from rgcss_dask.sources.bounded import check_blosc, check_declared, check_stored, declared_size, stored_limit
 
 # Zarr's codecs hand out new memory; those of numcodecs behind them take a place to decode into, and need no settings.
 _DECODERS: dict[type, Codec] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), Crc32cCodec: CRC32C(location="end")}
-_BLOSC_HEAD = 16  # bytes; among them how many there are decoded, and how many stored
-_ZSTD_MAGIC = (0xFD2FB528).to_bytes(4, "little")
 
 
 class RowChunks:
@@ -73,6 +72,7 @@ def _read_file(path: str, decoded: int) -> NDArray[np.uint8] | None:
     try:
         with open(path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
+            check_stored(size, decoded)
             content = passing((max(size, decoded + decoded // 64),), np.uint8)[:size]
             return content if file.readinto(content.data) == size else None
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -108,9 +108,10 @@ def decode_into(place: NDArray[Any], stored: NDArray[np.uint8] | None, decoders:
         return False
     *outer, last = decoders
     for decoder in outer:
+        check_declared(stored, decoder.codec_id, stored_limit(place.nbytes))
         stored = decoder.decode(_whole(stored, decoder))
     # A decoder leaves the end of a place that is too large as it was, and says nothing.
-    if decoded_size(_whole(stored, last), last) != place.nbytes:
+    if declared_size(_whole(stored, last), last.codec_id) != place.nbytes:
         return False
     last.decode(stored, out=place)
     return True
@@ -122,35 +123,8 @@ def _whole(stored: NDArray[np.uint8], decoder: Codec) -> NDArray[np.uint8]:
     return stored
 
 
-def check_blosc(stored: NDArray[np.uint8]) -> None:
-    """Refuse a chunk that was cut off: the decoder would go on in whatever memory comes after it."""
-    if len(stored) < _BLOSC_HEAD or _number(stored, 12) > len(stored):
-        raise ValueError(f"a chunk must be whole; this one was cut off after {len(stored):,} bytes")
-
-
 def ends_in_blosc(array: zarr.Array[Any]) -> bool:
     """Tell whether chunks are as Blosc left them, without a checksum around."""
     if array.metadata.zarr_format == 2:
         return isinstance(array.metadata.compressor, Blosc)
     return isinstance(array.metadata.codecs[-1], BloscCodec)
-
-
-def _number(stored: NDArray[np.uint8], at: int) -> int:
-    return int.from_bytes(bytes(stored[at : at + 4]), "little")
-
-
-def decoded_size(stored: NDArray[np.uint8], decoder: Codec) -> int | None:
-    """Return how many bytes a chunk has when it is decoded, if its head says so."""
-    head = bytes(stored[:18])
-    if isinstance(decoder, Blosc):
-        return _number(stored, 4) if len(head) >= 8 else None
-    if len(head) < 5 or head[:4] != _ZSTD_MAGIC:
-        return None
-    # RFC 8878, 3.1.1.1: a byte of flags, the window unless it is one segment, the dictionary's name, and the size.
-    flags = head[4]
-    one_segment = flags >> 5 & 1
-    at = 6 - one_segment + (0, 1, 2, 4)[flags & 3]
-    width = (one_segment, 2, 4, 8)[flags >> 6]
-    if not width or len(head) < at + width:
-        return None
-    return int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)

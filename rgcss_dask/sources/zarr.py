@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise, product
@@ -19,15 +20,18 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.errors import ContainsGroupError, GroupNotFoundError, NodeTypeValidationError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, ZipStore
 
-from rgcss_dask.core.plan import Cuts
+from rgcss_dask.core.plan import READ_BYTES, Cuts
 from rgcss_dask.core.threads import passing
 from rgcss_dask.sources.base import Reading, Source, crc32, even_cuts
-from rgcss_dask.sources.chunks import RowChunks, check_blosc, ends_in_blosc
+from rgcss_dask.sources.bounded import bounded_array, check_blosc, check_stored, largest_chunk
+from rgcss_dask.sources.chunks import RowChunks, ends_in_blosc
 from rgcss_dask.sources.guards import unguarded
 from rgcss_dask.storage.files import filesystem, is_url
 from rgcss_dask.storage.remote import METADATA, fsspec_store, named, url_store
 from rgcss_dask.storage.retrying import Retry, StoreError
+from rgcss_dask.storage.shown import without_secrets
 
+MOST_CUTS = 2**22  # 8 bytes each; beyond, neighbours that would be read together anyway count as one
 COLUMN_NAMES = "column_names"  # attribute of a Zarr array: one name per column
 
 
@@ -45,11 +49,13 @@ class ZarrSource(Source):
     def __init__(self, array: zarr.Array[Any], address: str, missing: str = "raise") -> None:
         self._missing = missing
         self._store = innermost(array.store)
-        self.address, self.shape, self.dtype = address, array.shape, np.dtype(array.dtype)  # type: ignore[assignment]
+        self.address, self.shape, self.dtype = without_secrets(address), array.shape, np.dtype(array.dtype)  # type: ignore[assignment]
         self.names, self.unguarded = _column_names(array), unguarded(array)
-        self._array = whole_array(filled_array(array) if missing == "fill" else strict_array(array))
+        self._array = bounded_array(whole_array(filled_array(array) if missing == "fill" else strict_array(array)))
         self._chunks = RowChunks(self._array, _folder(array.store))
         self._unit = array.shards or array.chunks  # rows, columns, ... of what is stored as one object
+        if 0 in self._unit and 0 not in self.shape:
+            raise ValueError(f"chunks must have rows and columns; those of {self.address} have shape {self._unit}.")
         self.waits = isinstance(self._store, FsspecStore) and not is_process_local(self._store)
 
     @classmethod
@@ -81,8 +87,11 @@ class ZarrSource(Source):
 
     @property
     def cuts(self) -> Cuts:
-        """Where stored chunks, or shards, begin."""
-        return even_cuts(self.shape[0], max(1, self._unit[0]))
+        """Where stored chunks, or shards, begin; of very many small ones only some, where reads may begin anyway."""
+        height = max(1, self._unit[0])
+        together = max(1, READ_BYTES // max(1, height * self.shape[1] * self.dtype.itemsize))
+        few = self.shape[0] // height <= MOST_CUTS
+        return even_cuts(self.shape[0], height if few else height * together)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Read rows; an error names the chunk."""
@@ -141,11 +150,10 @@ class ZarrSource(Source):
         return None
 
     def _missing_chunk(self, key: str) -> MissingChunkError:
-        rows = ""
-        for start, stop in pairwise(self.cuts.tolist()):
-            if key in self._keys(start, stop):
-                rows = f" (rows {start:,} to {stop - 1:,})"
-                break
+        index = [int(number) for number in re.findall(r"\d+", key.removeprefix(self._array.path))]
+        start = index[0] * self._unit[0] if index else 0
+        stop = min(start + self._unit[0], self.shape[0])
+        rows = f" (rows {start:,} to {stop - 1:,})" if index and self._key(*index) == key else ""
         return MissingChunkError(
             f"every chunk must be there; {self.address} has no chunk {key}{rows}. "
             "If it was left out because it is empty, pass missing='fill'."
@@ -181,11 +189,27 @@ class _StrictStore(WrapperStore[Store]):
 
 
 class _WholeStore(WrapperStore[Store]):
-    """A store in which a chunk of Blosc that was cut off is an error, not whatever memory comes after it."""
+    """A store in which a chunk has the length it should have.
+
+    A file that is far too long is an error before it is read. So is a chunk of Blosc that was cut off: its decoder goes
+    on in whatever memory comes after it.
+    """
+
+    def __init__(self, store: Store, decoded: int, blosc: bool) -> None:
+        super().__init__(store)
+        self._decoded, self._blosc = decoded, blosc
+
+    def _with_store(self, store: Store) -> _WholeStore:
+        return _WholeStore(store, self._decoded, self._blosc)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        value = await super().get(key, prototype, byte_range)
-        if value is not None and byte_range is None and key.rsplit("/", 1)[-1] not in METADATA:
+        if byte_range is not None or key.rsplit("/", 1)[-1] in METADATA:
+            return await super().get(key, prototype, byte_range)
+        inner = innermost(self._store)
+        if isinstance(inner, LocalStore) and (inner.root / key).is_file():
+            check_stored((inner.root / key).stat().st_size, self._decoded)
+        value = await super().get(key, prototype)
+        if value is not None and self._blosc:
             check_blosc(value.as_numpy_array())
         return value
 
@@ -230,7 +254,7 @@ def open_array(address: str, storage_options: dict[str, Any] | None = None) -> z
         try:
             message = _list_arrays(address, store, path)
         except (FileNotFoundError, GroupNotFoundError):
-            raise FileNotFoundError(f"there is no Zarr array at {address}.") from None
+            raise FileNotFoundError(f"there is no Zarr array at {without_secrets(address)}.") from None
         raise ValueError(message) from None
 
 
@@ -252,6 +276,7 @@ def open_store(address: str, storage_options: dict[str, Any]) -> tuple[Store, st
 def _list_arrays(address: str, store: Store, path: str) -> str:
     group = zarr.open_group(store, path=path, mode="r")
     arrays = [(name, node.shape) for name, node in group.members(max_depth=None) if isinstance(node, zarr.Array)]
+    address = without_secrets(address)
     listed = ", ".join(f"{address}/{name} {shape}" for name, shape in arrays) or "none"
     return f"{address} is a Zarr group, and an array is needed. Arrays in it: {listed}."
 
@@ -272,11 +297,12 @@ def filled_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
 
 
 def whole_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
-    """Return the array such that a chunk that was cut off is an error also where its codec does not see it."""
-    if not ends_in_blosc(array):
+    """Return the array such that a chunk too long or cut off is an error also where its codec does not see it."""
+    blosc = ends_in_blosc(array)
+    if not blosc and not isinstance(innermost(array.store), LocalStore):
         return array
-    zarr_format = array.metadata.zarr_format
-    return zarr.open_array(_WholeStore(array.store), path=array.path, mode="r", zarr_format=zarr_format)
+    store = _WholeStore(array.store, largest_chunk(array), blosc)
+    return zarr.open_array(store, path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
 
 
 def strict_group(group: zarr.Group) -> zarr.Group:

@@ -1,0 +1,210 @@
+"""Chunks that decode to no more than they should: a few kilobytes of a stranger's may stand for gigabytes."""
+
+from __future__ import annotations
+
+import asyncio
+import bz2
+import gzip
+import io
+import lzma
+import math
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+from numcodecs import Zstd
+from numcodecs.compat import ensure_contiguous_ndarray
+from numpy.typing import NDArray
+from zarr.abc.codec import BytesBytesCodec, Codec
+from zarr.codecs import ShardingCodec
+from zarr.codecs._v2 import V2Codec
+from zarr.core.array_spec import ArraySpec
+from zarr.core.buffer import Buffer, NDBuffer
+from zarr.core.codec_pipeline import BatchedCodecPipeline
+
+SLACK = 2**16  # bytes that codecs may add
+FILTERED = 16  # times as large as its values a chunk may be before the filters of format 2
+INDEX = 16  # bytes in a shard to say where each of its chunks is
+COMPRESSORS = {"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"}
+
+_BLOSC_HEAD = 16  # bytes; among them how many there are decoded, and how many stored
+_ZSTD_MAGIC = (0xFD2FB528).to_bytes(4, "little")
+# What says nothing of its size is read as a file, up to the limit.
+_FILES: dict[str, Any] = {"gzip": gzip.open, "bz2": bz2.open, "lzma": lzma.open}
+
+
+def bounded_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
+    """Return the array such that a chunk that would decode to more than its rows is an error, not gigabytes."""
+    plain = array.async_array
+    if type(plain.codec_pipeline) is not BatchedCodecPipeline:  # the user has chosen another
+        return array
+    limited = type(plain)(metadata=plain.metadata, store_path=plain.store_path, config=plain.config)
+    codecs = [_bounded(codec) for codec in plain.codec_pipeline]
+    object.__setattr__(limited, "codec_pipeline", BatchedCodecPipeline.from_codecs(codecs))
+    return zarr.Array(limited)
+
+
+def stored_limit(decoded: int) -> int:
+    """Return how many bytes a chunk may have in its store; what cannot be compressed grows a little."""
+    return 2 * decoded + SLACK
+
+
+def largest_chunk(array: zarr.Array[Any]) -> int:
+    """Return how many bytes a stored chunk, or shard, of an array has at most before it is compressed."""
+    size = math.prod(array.shards or array.chunks) * np.dtype(array.dtype).itemsize
+    if array.metadata.zarr_format == 2:
+        return size * (FILTERED if array.metadata.filters else 1)
+    inside = 0 if array.shards is None else math.prod(array.shards) // max(1, math.prod(array.chunks))
+    return size + inside * INDEX
+
+
+def check_stored(size: int, decoded: int) -> None:
+    """Refuse a chunk that has more bytes in its store than it can need."""
+    if size > stored_limit(decoded):
+        raise ValueError(f"a chunk of {decoded:,} bytes must not take {size:,} in its store")
+
+
+def check_blosc(stored: NDArray[np.uint8]) -> None:
+    """Refuse a chunk that was cut off: the decoder would go on in whatever memory comes after it."""
+    if len(stored) < _BLOSC_HEAD or _number(stored, 12) > len(stored):
+        raise ValueError(f"a chunk must be whole; this one was cut off after {len(stored):,} bytes")
+
+
+def declared_size(stored: NDArray[np.uint8], name: str) -> int | None:
+    """Return how many bytes a chunk has when it is decoded, if its head says so."""
+    head = bytes(stored[:18])
+    if name == "blosc":
+        return _number(stored, 4) if len(head) >= 8 else None
+    if name == "lz4":
+        return _number(stored, 0) if len(head) >= 4 else None
+    if name != "zstd" or len(head) < 5 or head[:4] != _ZSTD_MAGIC:
+        return None
+    # RFC 8878, 3.1.1.1: a byte of flags, the window unless it is one segment, the dictionary's name, and the size.
+    flags = head[4]
+    one_segment = flags >> 5 & 1
+    at = 6 - one_segment + (0, 1, 2, 4)[flags & 3]
+    width = (one_segment, 2, 4, 8)[flags >> 6]
+    if not width or len(head) < at + width:
+        return None
+    return int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
+
+
+def check_declared(stored: NDArray[np.uint8], name: str, limit: int) -> None:
+    """Refuse a chunk that says that it is larger than it may be."""
+    size = declared_size(stored, name)
+    if size is not None and size > limit:
+        raise _too_large(f"{size:,} bytes", limit)
+
+
+def read_within(stored: NDArray[np.uint8], codec: Any, name: str, limit: int, exact: int) -> bytes | None:
+    """Decode what does not say how large it is, up to the limit; None where its own codec may decode it."""
+    if name == "zstd" and declared_size(stored, name) is None:  # its codec needs to be told the very size
+        return bytes(Zstd().decode(stored, np.empty(exact, np.uint8)))
+    if name == "zlib":
+        decoder = zlib.decompressobj()
+        data = decoder.decompress(stored.data, limit + 1)
+        whole = decoder.eof
+    elif name in _FILES:
+        options = {"format": codec.format, "filters": codec.filters} if name == "lzma" else {}
+        with _FILES[name](io.BytesIO(stored.data), **options) as file:
+            data, whole = file.read(limit + 1), True
+    else:
+        return None
+    if len(data) > limit:
+        raise _too_large("more", limit)
+    if not whole:
+        raise ValueError(f"a chunk must be whole; this one was cut off after {len(stored):,} bytes")
+    return bytes(data)
+
+
+def _too_large(found: str, limit: int) -> ValueError:
+    return ValueError(f"it must decode to no more than {limit:,} bytes, and would to {found}")
+
+
+def _number(stored: NDArray[np.uint8], at: int) -> int:
+    return int.from_bytes(bytes(stored[at : at + 4]), "little")
+
+
+def _name(codec: Any) -> str:
+    """Return the name of a codec of Zarr or of numcodecs."""
+    if hasattr(codec, "codec_id"):
+        return str(codec.codec_id)
+    return str(codec.to_dict().get("name", "")).removeprefix("numcodecs.")
+
+
+def _bounded(codec: Codec) -> Codec:
+    """Return the codec within bounds; one that leaves sizes as they are stays as it is."""
+    if isinstance(codec, ShardingCodec):
+        return _Shards(
+            chunk_shape=codec.chunk_shape,
+            codecs=codec.codecs,
+            index_codecs=codec.index_codecs,
+            index_location=codec.index_location,
+        )
+    if isinstance(codec, V2Codec):
+        return _Format2(codec.filters, codec.compressor)
+    return _Bounded(codec) if isinstance(codec, BytesBytesCodec) else codec
+
+
+def _size(spec: ArraySpec) -> int:
+    return int(np.prod(spec.shape, dtype=object)) * spec.dtype.to_native_dtype().itemsize
+
+
+@dataclass(frozen=True)
+class _Bounded(BytesBytesCodec):
+    """A codec of format 3 that is asked only for what may come of it."""
+
+    codec: BytesBytesCodec
+    is_fixed_size = False
+
+    async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
+        stored, name, size = chunk_bytes.as_numpy_array().view(np.uint8), _name(self.codec), _size(chunk_spec)
+        limit = size + size // 16 + SLACK
+        check_declared(stored, name, limit)
+        data = await asyncio.to_thread(read_within, stored, self.codec, name, limit, size)
+        if data is None:
+            return await self.codec._decode_single(chunk_bytes, chunk_spec)
+        return chunk_spec.prototype.buffer.from_bytes(data)
+
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
+        return self.codec.compute_encoded_size(input_byte_length, chunk_spec)
+
+
+class _Shards(ShardingCodec):
+    """Shards whose chunks are within bounds."""
+
+    @property
+    def codec_pipeline(self) -> BatchedCodecPipeline:
+        return BatchedCodecPipeline.from_codecs([_bounded(codec) for codec in self.codecs])
+
+
+class _Format2(V2Codec):
+    """The codecs of format 2, within bounds."""
+
+    async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
+        size = _size(chunk_spec)
+        limit = size * (FILTERED if self.filters else 1) + SLACK
+        filters = tuple(_Limited(codec, limit, 0) for codec in self.filters or ())
+        exact = 0 if self.filters else size
+        compressor = None if self.compressor is None else _Limited(self.compressor, limit, exact)
+        plain = V2Codec(filters or None, compressor)  # type: ignore[arg-type]
+        return await plain._decode_single(chunk_bytes, chunk_spec)
+
+
+class _Limited:
+    """A codec of numcodecs with a limit to what it decodes."""
+
+    def __init__(self, codec: Any, limit: int, exact: int) -> None:
+        self._codec, self._limit, self._exact = codec, limit, exact
+
+    def decode(self, buf: Any) -> Any:
+        """Decode, if that is not too much."""
+        name = _name(self._codec)
+        if name not in COMPRESSORS:
+            return self._codec.decode(buf)
+        stored = ensure_contiguous_ndarray(buf).view(np.uint8)
+        check_declared(stored, name, self._limit)
+        data = read_within(stored, self._codec, name, self._limit, self._exact)
+        return self._codec.decode(buf) if data is None else data
