@@ -23,6 +23,7 @@ from rgcss_dask.storage.files import Folder, is_url, place_of
 from rgcss_dask.storage.marks import foreign, has_batch_mark, is_begun, mark_for_batch, refuse_foreign
 from rgcss_dask.storage.outputs import Places, refuse_others
 from rgcss_dask.storage.result import load_result, result_place, save_result
+from rgcss_dask.storage.shown import kept
 from rgcss_dask.workflow import Question, answer, open_matrix, provenance_of
 
 Say = Callable[[str], None]
@@ -98,7 +99,7 @@ def run_batch(
         say(notes[0] + (f" It is the same with {len(notes) - 1:,} more." if len(notes) > 1 else ""))
     content = {"kind": KIND, "file": str(path), "only": only, "jobs": done}
     folder, name = _summary_place(place, overwrite=overwrite)
-    folder.write(name, json.dumps(content, indent=1).encode())
+    folder.write(name, json.dumps(kept(content), indent=1).encode())
     return content
 
 

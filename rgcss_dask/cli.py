@@ -84,11 +84,15 @@ def _one_line(error: Exception) -> str:
 
 def say(message: str) -> None:
     """Talk goes to stderr, results to stdout."""
-    click.echo(message, err=True)
+    from rgcss_dask.storage.shown import shown
+
+    click.echo(shown(message), err=True)
 
 
-def _print(content: dict[str, Any], words: str, *, as_json: bool) -> None:
-    click.echo(json.dumps(content) if as_json else words)
+def _print(content: Any, words: str, *, as_json: bool) -> None:
+    from rgcss_dask.storage.shown import kept, shown
+
+    click.echo(json.dumps(kept(content)) if as_json else shown(words))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -316,9 +320,9 @@ def _answer(
             save_result(result, path, overwrite=overwrite)
         contents.append(_summary(result, path))
         if not as_json:
-            click.echo(_words(result, path))
+            _print({}, _words(result, path), as_json=False)
     if as_json:
-        click.echo(json.dumps(contents if len(contents) > 1 else contents[0]))
+        _print(contents if len(contents) > 1 else contents[0], "", as_json=True)
 
 
 def _summary(result: Any, path: str | None) -> dict[str, Any]:
@@ -335,7 +339,9 @@ def _summary(result: Any, path: str | None) -> dict[str, Any]:
 
 
 def _words(result: Any, path: str | None) -> str:
-    labels = [result.label(column) for column in result.selection.columns]
+    from rgcss_dask.storage.shown import plain
+
+    labels = [plain(result.label(column)) for column in result.selection.columns]
     lines = [
         f"Picked, lambda = {result.selection.lam:.4g}: {', '.join(labels)}",
         f"Condition number of the picked columns: {result.condition}.",

@@ -5,17 +5,20 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
+from rgcss_dask.storage.shown import shown
+
 GENERATOR = '<meta name="generator" content="rgcss_dask report">'  # by which a report is known
 NAME = 60  # characters of a name that are shown; the rest is in its tooltip
 
 
 def escape(text: object) -> str:
-    """Make any text safe between tags and inside quotes."""
-    return html.escape(str(text), quote=True)
+    """Make any text safe between tags and inside quotes; no address shows a secret, no character steers."""
+    return html.escape(shown(text), quote=True)
 
 
 def named(text: str, most: int = NAME) -> str:
     """Return a name from the data: escaped, cut when very long, and kept from turning the text around it."""
+    text = shown(text)  # before it is cut, that no half of a secret is left
     if len(text) <= most:
         return f"<bdi>{escape(text)}</bdi>"
     return f'<bdi title="{escape(text)}">{escape(text[: most - 1])}…</bdi>'
@@ -58,8 +61,8 @@ def table(caption: str, heads: Iterable[tuple[str, str]], rows: Iterable[Iterabl
     body = "".join(
         "<tr>"
         + "".join(
-            f'<td class="{kind}" data-value="{escape(value)}">{shown}</td>'
-            for kind, (shown, value) in zip(kinds, row, strict=True)
+            f'<td class="{kind}" data-value="{escape(value)}">{words}</td>'
+            for kind, (words, value) in zip(kinds, row, strict=True)
         )
         + "</tr>\n"
         for row in rows

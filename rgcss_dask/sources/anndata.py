@@ -34,6 +34,7 @@ from rgcss_dask.sources.zarr import (
     strict_group,
 )
 from rgcss_dask.storage.retrying import StoreError
+from rgcss_dask.storage.shown import without_secrets
 
 ENCODING = "encoding-type"
 SPARSE = ("csr_matrix", "csc_matrix")
@@ -62,7 +63,7 @@ class AnnDataSource(Source):
         if not isinstance(thing, str | Path | zarr.Group):
             return _in_memory(thing)
         group = _open_group(thing, reading.storage_options)
-        address, names = str(thing), None
+        address, names = without_secrets(thing), None
         if group.attrs.get(ENCODING) == "anndata":
             names = _variable_names(group)
             if "X" not in group:

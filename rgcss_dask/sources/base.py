@@ -25,7 +25,7 @@ class Reading:
     """How sources are read."""
 
     missing: str = "raise"  # or "fill": a chunk that is not there holds the fill value
-    storage_options: dict[str, Any] = field(default_factory=dict)
+    storage_options: dict[str, Any] = field(default_factory=dict, repr=False)  # where passwords are
 
 
 class Source(ABC):

@@ -21,6 +21,7 @@ from rgcss_dask.sources.xarray import XarraySource
 from rgcss_dask.sources.zarr import ZarrSource
 from rgcss_dask.storage.files import filesystem, is_url
 from rgcss_dask.storage.retrying import Retry
+from rgcss_dask.storage.shown import without_secrets
 
 
 class StackedSource(Source):
@@ -151,7 +152,7 @@ def matches(pattern: str, reading: Reading) -> list[str]:
     else:
         found = glob.glob(pattern)
     if not found:
-        raise FileNotFoundError(f"no archive matches {pattern}.")
+        raise FileNotFoundError(f"no archive matches {without_secrets(pattern)}.")
     return sorted(found)
 
 

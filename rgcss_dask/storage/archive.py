@@ -208,7 +208,7 @@ def dated(note: str) -> str:
 def _store(folder: Folder, *, read_only: bool) -> Store:
     if folder.is_local:
         return LocalStore(folder.root, read_only=read_only)
-    return url_store(folder.address, folder.storage_options, read_only=read_only, retry=folder.retry)
+    return url_store(folder.url, folder.storage_options, read_only=read_only, retry=folder.retry)
 
 
 def _current(root: zarr.Group) -> str | None:

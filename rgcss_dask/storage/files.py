@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import fsspec
 
 from rgcss_dask.storage.retrying import Retry, StoreError, status_of
+from rgcss_dask.storage.shown import without_secrets
 
 T = TypeVar("T")
 ONCE = {"total_max_attempts": 1, "mode": "standard"}  # for botocore
@@ -65,18 +66,19 @@ def filesystem(address: str, storage_options: dict[str, Any] | None = None) -> t
         protocol = address.split("::")[-1].split("://")[0]
         extra = EXTRAS.get(protocol)
         way_out = f"pip install 'rgcss-dask[{extra}]'" if extra else str(error)
-        raise ImportError(f"reading {address} needs a package that is not installed: {way_out}.") from error
+        place = without_secrets(address)
+        raise ImportError(f"reading {place} needs a package that is not installed: {way_out}.") from error
     except ValueError as error:
-        raise ValueError(f"{address} cannot be opened: {error}.") from error
+        raise ValueError(without_secrets(f"{address} cannot be opened: {error}.")) from error
     tried_once(fs)
     return fs, path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Folder:
     """A folder, local or remote, in which files appear whole or not at all."""
 
-    address: str
+    url: str  # or path; may hold a password
     storage_options: dict[str, Any] = field(default_factory=dict, hash=False)
     retry: Retry = field(default_factory=Retry.configured)
 
@@ -84,9 +86,17 @@ class Folder:
         """Leave out the file system: another process makes its own."""
         return {name: value for name, value in self.__dict__.items() if name != "_where"}
 
+    def __repr__(self) -> str:
+        return f"Folder({self.address!r})"
+
+    @property
+    def address(self) -> str:
+        """Where it is, as it may be shown and kept."""
+        return without_secrets(self.url)
+
     @cached_property
     def _where(self) -> tuple[Any, str]:
-        return filesystem(self.address, self.storage_options)
+        return filesystem(self.url, self.storage_options)
 
     @property
     def is_local(self) -> bool:
@@ -114,7 +124,7 @@ class Folder:
 
     def within(self, name: str) -> Folder:
         """Return a folder in this one."""
-        return Folder(f"{self.address.rstrip('/')}/{name}", self.storage_options, self.retry)
+        return Folder(f"{self.url.rstrip('/')}/{name}", self.storage_options, self.retry)
 
     def read(self, name: str, stop: int | None = None) -> bytes | None:
         """Return what a file holds, or its first bytes, or None if there is no such file."""
@@ -191,10 +201,10 @@ class Folder:
             self._tried("written", name, lambda: fs.pipe_file(f"{root}/{name}", content))
             return
         # In parts: botocore sends again the one that failed, so that not all of them have to go again.
-        once = options_of(self.address, self.storage_options)
+        once = options_of(self.url, self.storage_options)
         retries = {"total_max_attempts": self.retry.tries, "mode": "standard"}
         options = {**once, "max_concurrency": 10, "config_kwargs": {**once["config_kwargs"], "retries": retries}}
-        fs, root = filesystem(self.address, options)
+        fs, root = filesystem(self.url, options)
         place = f"{self.address}/{name} (in parts, each up to {self.retry.tries} times)"
         Retry(tries=1)("written", place, lambda: fs.pipe_file(f"{root}/{name}", content))
 

@@ -14,6 +14,7 @@ from rgcss_dask.storage.claim import claimed
 from rgcss_dask.storage.files import Folder
 from rgcss_dask.storage.marks import drop_versions, refuse_foreign
 from rgcss_dask.storage.outputs import Places, refuse_inputs
+from rgcss_dask.storage.shown import without_secrets
 
 Found = list[tuple[Moments, Record]]
 
@@ -41,7 +42,7 @@ def merge(
     refuse_inputs(into, [path for path in paths if path not in onto])
     with claimed(folder):  # before reading: what another process adds meanwhile would be lost
         found = _read_all(paths, storage_options)
-        words = "merged from " + ", ".join(str(path) for path in paths)
+        words = "merged from " + ", ".join(without_secrets(path) for path in paths)
         if not onto:
             lineage = [one for _, record in found for one in record.lineage]
             moments = _sum(found)

@@ -22,6 +22,7 @@ from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.storage.files import Folder, place_of
 from rgcss_dask.storage.outputs import refuse_others
+from rgcss_dask.storage.shown import kept, without_secrets
 
 Array = NDArray[np.float64]
 
@@ -159,7 +160,7 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
     A result that is there is replaced; any other file only with ``overwrite``.
     """
     folder, name = result_place(path, overwrite=overwrite)
-    content = {**_encoded(asdict(result)), "sentence": result.sentence}
+    content = {**_encoded(asdict(replace(result, provenance=kept(result.provenance)))), "sentence": result.sentence}
     content = {"kind": KIND, "format": FORMAT, "crc32": _crc(content), **content}
     folder.write(name, json.dumps(content, indent=1).encode())
 
@@ -172,17 +173,17 @@ def result_place(path: str | Path, *, overwrite: bool = False) -> tuple[Folder, 
 def load_result(path: str | Path) -> Result:
     """Read a result; a file that is something else, or damaged, is an error that says so."""
     folder, name = place_of(path)
-    text = folder.read(name)
+    where, text = without_secrets(path), folder.read(name)
     if text is None:
-        raise FileNotFoundError(f"there is no result at {path}. Make one with `rgcss select ... -o {path}`.")
+        raise FileNotFoundError(f"there is no result at {where}. Make one with `rgcss select ... -o {where}`.")
     try:
         content = dict(json.loads(text))
         kind, found = content.pop("kind"), content.pop("format")
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise ValueError(f"{path} is not a result of `rgcss select`, or it is damaged.") from None
+        raise ValueError(f"{where} is not a result of `rgcss select`, or it is damaged.") from None
     if kind != KIND or found not in range(OLDEST, FORMAT + 1):
         raise ValueError(
-            f"{path} has kind {kind!r} and format {found}; this version reads {KIND!r}, format {OLDEST} or {FORMAT}."
+            f"{where} has kind {kind!r} and format {found}; this version reads {KIND!r}, format {OLDEST} or {FORMAT}."
         )
     try:
         if found > OLDEST and content.pop("crc32") != _crc(content):
@@ -190,7 +191,7 @@ def load_result(path: str | Path) -> Result:
         del content["sentence"]
         return _checked(_result(_decoded(content)))
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, zlib.error) as error:
-        raise ValueError(f"the result {path} is damaged: {error}. Make it again with `rgcss select`.") from None
+        raise ValueError(f"the result {where} is damaged: {error}. Make it again with `rgcss select`.") from None
 
 
 def _crc(content: dict[str, Any]) -> int:

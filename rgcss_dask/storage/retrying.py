@@ -11,6 +11,8 @@ from typing import Any, NoReturn, TypeVar
 
 import dask
 
+from rgcss_dask.storage.shown import without_secrets
+
 T = TypeVar("T")
 
 # Answers after which the same question may have another answer. 400 is one of them for these reasons only.
@@ -88,7 +90,8 @@ def _check(error: Exception, verb: str, place: str, number: int, tries: int, beg
 
 def _give_up(error: Exception, verb: str, place: str, number: int, seconds: float) -> NoReturn:
     text = str(error.__cause__ if str(error) in ("", "None") and error.__cause__ else error)
-    told = f"{type(error).__name__}: {' '.join(text.split())}".rstrip(".")
+    place, told = without_secrets(place), f"{type(error).__name__}: {' '.join(text.split())}".rstrip(".")
+    told = without_secrets(told)
     if isinstance(error, FINAL) and not isinstance(error, PermissionError):
         raise error
     if isinstance(error, PermissionError):
