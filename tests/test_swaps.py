@@ -1,6 +1,7 @@
 """Swap refinement against brute force: the score of every swap, the end of the search, and exhaustive search."""
 
 import pickle
+import warnings
 from dataclasses import replace
 from itertools import combinations
 
@@ -93,6 +94,32 @@ def test_never_worse_than_the_greedy_and_no_swap_is_left(seed, lam, objective, k
             for j in set(range(A.shape[1])) - set(columns):
                 swapped = [*columns[:a], j, *columns[a + 1 :]]
                 assert oracle.loss(A, swapped, lam, objective) >= now * (1 - 1e-9) - tol
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("lam", [0.0, 1e-6, 1.0, 1e3])
+def test_no_swap_is_left_where_columns_dominate(lam, objective):
+    """What a swap among small columns brings must not drown in a large one, picked or not."""
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        n, k = int(rng.integers(5, 9)), int(rng.integers(2, 4))
+        A = rng.standard_normal((40, k)) @ rng.standard_normal((k, n)) + 0.3 * rng.standard_normal((40, n))
+        A[:, rng.integers(n)] *= 10.0 ** rng.uniform(5, 9)
+        if seed % 3 == 0:
+            A *= 10.0 ** rng.uniform(-8, 8, n)
+        include = rng.permutation(n)[: seed % 3]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "lam=1e-06 is below")
+            refined = rg.refine(rg.select(A.T @ A, k, lam=lam, objective=objective, include=include), A.T @ A)
+        columns, now = list(refined.selection.columns), refined.after
+        counts = np.sum(A**2, axis=0)
+        resolved = 1e-12 * np.delete(counts, columns).sum() + (1e-13 * counts.sum() if objective == "all" else 0.0)
+        assert now == pytest.approx(oracle.loss(A, columns, lam, objective), rel=1e-9, abs=resolved)
+        assert refined.settled
+        for a in range(k):
+            for j in set(range(n)) - set(columns):
+                swapped = oracle.loss(A, [*columns[:a], j, *columns[a + 1 :]], lam, objective)
+                assert swapped >= now * (1 - 1e-9) - resolved, seed
 
 
 def rows_of(seed, kind):

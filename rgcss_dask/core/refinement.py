@@ -69,11 +69,12 @@ def refine(
     """
     G, names, stay, never = _checked(selection, source, include, exclude, sweeps)
     lam, objective, columns = selection.lam, selection.objective, selection.columns.copy()
-    before = after = evaluate.loss(G, columns, lam, objective)
-    resolved = len(G) * evaluate.EPS * float(np.trace(G))
-    swaps, done, settled = 0, 0, before <= resolved
+    swaps, done = 0, 0
     with Workers() as workers, single_threaded_blas():
         base = Gram(G)
+        before = after = evaluate.loss(G, columns, lam, objective)
+        resolved = _resolved(G, columns, lam)
+        settled = before <= resolved
         while done < sweeps and not settled:
             done, settled = done + 1, True
             table = swap_losses(base, columns, lam, objective, workers)
@@ -86,8 +87,16 @@ def refine(
                 if not loss < after - BETTER * after - resolved:
                     break
                 columns, after, swaps, settled = trial, loss, swaps + 1, False
+                resolved = _resolved(G, columns, lam)
     refined = selection if swaps == 0 else _with_columns(selection, G, columns, names)
     return Refinement(refined, before, after, swaps, done, settled)
+
+
+def _resolved(G: Array, columns: Index, lam: float) -> float:
+    """Return what a Gram resolves of the loss: rounding of the columns that were not picked. Others are known."""
+    roots = np.sqrt(np.maximum(np.diagonal(G), 0.0))
+    W = evaluate.weights(G, columns, lam)
+    return float(np.delete(evaluate.rounding_left(roots, W, roots[columns]), columns).sum())
 
 
 def _best_first(table: Array) -> Iterator[tuple[int, int]]:
@@ -104,48 +113,53 @@ def _best_first(table: Array) -> Iterator[tuple[int, int]]:
 def swap_losses(base: Gram, columns: Index, lam: float, objective: str, workers: Workers) -> Array:
     """Return the loss after replacing each picked column by each other one, (k, n); infinite for picked ones.
 
-    With Ki = (G_SS + lam I)^-1, W = Ki G_S and V = Ki W, dropping column a adds w w'/q to H and
-    (1/q - lam p/q^2) w w' + (lam/q)(v w' + w v') to R, where w = W_a, v = V_a, q = Ki_aa and p = |Ki_:a|^2. The sums
+    With a lambda for each column, Ki = (G_SS + lam)^-1, W = Ki G_S and V = Ki lam W, dropping column a adds w w'/q to H
+    and (1/q - p/q^2) w w' + (v w' + w v')/q to R, where w = W_a, v = V_a, q = Ki_aa and p = (Ki lam Ki)_aa. The sums
     behind the gain of adding j, eta' and rho', then follow from those of all picks and H w, H v and R w.
     """
-    # Where the picks depend on each other, the scores are those of a lambda just above rounding: they only propose.
-    lam = max(lam / base.unit, 4 * base.n * evaluate.EPS * float(base.diagonal.max(initial=0.0)))
+    lams = _lambdas(base, len(columns), lam)
+    own = lams[columns][:, None]
     mask = evaluate.counted(base.n, columns, objective).astype(np.float64)
     GS = np.array([base.column(j) for j in columns])
-    L = np.linalg.cholesky(GS[:, columns] + lam * np.eye(len(columns)))
+    L = np.linalg.cholesky(GS[:, columns] + np.diagflat(own))
     Y = scipy.linalg.solve_triangular(L, GS, lower=True)
     W = scipy.linalg.solve_triangular(L, Y, lower=True, trans=1)
     Ki = scipy.linalg.cho_solve((L, True), np.eye(len(columns)))
-    V = Ki @ W
-    sums = base.sums(columns, Y, W, lam, mask, workers)
+    V = Ki @ (own * W)
+    sums = base.sums(columns, Y, np.sqrt(own) * W, 1.0, mask, workers)
     XG = base.multiply(np.concatenate([W * mask, V * mask]), workers)
     XH = XG - (np.concatenate([W * mask, V * mask]) @ GS.T) @ W
     Hw, Hv = XH[: len(columns)], XH[len(columns) :]
-    Rw = Hw - lam * ((W * mask) @ W.T) @ W
+    Rw = Hw - ((W * mask) @ W.T) @ (own * W)
     q = np.diagonal(Ki)[:, None]
-    gamma = lam / q
     # With a dropped, column a of H' is D_a and column a of R' is E_a; they also make up the change of H and R.
-    D, E = W / q, (1.0 / q - gamma * np.sum(Ki**2, axis=1)[:, None] / q) * W + gamma * V
+    D, E = W / q, (1.0 - np.sum(own.T * Ki**2, axis=1)[:, None] / q) * W / q + V / q
     ww, vw = ((X * W) @ mask[:, None] for X in (W, V))
     eta = sums.eta + 2.0 * D * Hw + D**2 * ww
-    rho = sums.rho + E * Hw + gamma * W * Hv + D * Rw + D * (E * ww + gamma * W * vw)
-    diag_h, diag_r = sums.diag_h + D * W, sums.diag_r + E * W + gamma * V * W
+    rho = sums.rho + E * Hw + W * Hv / q + D * Rw + D * (E * ww + W * vw / q)
+    diag_h, diag_r = sums.diag_h + D * W, sums.diag_r + E * W + V * W / q
     dropped = diag_r @ mask[:, None]
     if objective == "unselected":  # the dropped column counts again
         eta, rho = eta + D**2, rho + D * E
         dropped += np.take_along_axis(E, columns[:, None], axis=1)
-    table = (dropped - _gains(Sums(eta, rho, diag_h, diag_r), lam, base, objective)) * base.unit
+    table = (dropped - _gains(Sums(eta, rho, diag_h, diag_r), lams, base, objective)) * base.unit
     table[:, columns] = np.inf
     return table
 
 
-def _gains(sums: Sums, lam: float, base: Gram, objective: str) -> Array:
+def _lambdas(base: Gram, k: int, lam: float) -> Array:
+    """Return lambda for each column, just above its rounding where picks may depend on each other: scores propose."""
+    largest = float(base.diagonal.max(initial=0.0))
+    return np.maximum(lam / base.unit, k * evaluate.DOUBT * np.where(base.diagonal > 0, base.diagonal, largest))
+
+
+def _gains(sums: Sums, lams: Array, base: Gram, objective: str) -> Array:
     """Return by how much adding each column lowers the loss; nothing where nothing is left of the column."""
-    alpha = lam + sums.diag_h
+    alpha = lams + sums.diag_h
     gain = 2.0 * sums.rho / alpha - sums.diag_r * sums.eta / alpha**2
     if objective == "unselected":
-        gain += sums.diag_r * (lam / alpha) ** 2
-    return np.where(sums.diag_h > 4 * base.n * evaluate.EPS * base.diagonal, gain, 0.0)
+        gain += sums.diag_r * (lams / alpha) ** 2
+    return np.where(sums.diag_h > evaluate.DOUBT * base.diagonal, gain, 0.0)
 
 
 def _with_columns(selection: Selection, G: Array, columns: Index, names: tuple[str, ...] | None) -> Selection:
