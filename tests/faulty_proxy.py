@@ -7,10 +7,14 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import pytest
 from fsspec.asyn import sync as fsspec_sync
-from s3fs import S3FileSystem
 
 from rgcss_dask.compat import sync as sync_in_zarr
+
+S3FileSystem = pytest.importorskip(
+    "s3fs", reason="needs the extra 'test-cloud': pip install -e '.[test-cloud]'"
+).S3FileSystem
 
 ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{message}</Message></Error>'
 CODES = {

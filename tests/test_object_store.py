@@ -26,6 +26,8 @@ from rgcss_dask.sources.zarr import MissingChunkError
 from rgcss_dask.storage.files import Folder
 from rgcss_dask.storage.retrying import Retry, StoreError
 
+pytest.importorskip("moto", reason="needs the extra 'test-cloud': pip install -e '.[test-cloud]'")
+
 ROWS, COLUMNS, CHUNK = 65_536, 6, 4_096  # spans of two chunks, and a checkpoint for every eight
 TRIES = 3
 
