@@ -1,5 +1,17 @@
-"""Lets ``python -m rgcss_dask`` do what ``rgcss`` does."""
+"""Where ``rgcss`` and ``python -m rgcss_dask`` begin: Ctrl-C is heeded while the rest is being loaded, too."""
 
-from rgcss_dask.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Load the command line and run a command."""
+    try:
+        from rgcss_dask.cli import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted before anything was begun.\n")
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

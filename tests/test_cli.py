@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -239,6 +240,16 @@ def test_ctrl_c_while_python_puts_itself_away_is_no_failure():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_while_the_command_line_is_loaded_ends_in_one_line(tmp_path):
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    command = [sys.executable, "-m", "rgcss_dask", "--version"]
+    settings = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=settings)
+    assert (done.returncode, done.stderr) == (130, "interrupted before anything was begun.\n")
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"rgcss": "rgcss_dask.__main__:main"}  # the script begins there too
 
 
 @pytest.mark.parametrize(("ending", "code"), [("KeyboardInterrupt", 130), ("OSError('no room')", 1)])
