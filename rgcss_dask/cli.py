@@ -128,8 +128,16 @@ def _connected(cluster: dict[str, Any]) -> Iterator[None]:
         return
     from rgcss_dask.connection import Cluster, connected
 
-    with connected(Cluster(**cluster), say):
-        yield
+    # What its client logs of a scheduler that is lost, 35 lines at times, is said in one by the error that follows.
+    logger = logging.getLogger("distributed.client")
+    level = logger.level
+    if "--debug" not in sys.argv:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with connected(Cluster(**cluster), say):
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 @cli.command()
