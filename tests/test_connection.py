@@ -24,9 +24,10 @@ from processes import IN_PROCESS, bare_cluster, security
 import rgcss_dask as rg
 from rgcss_dask import connection
 from rgcss_dask.batch import run_batch
-from rgcss_dask.cli import main
+from rgcss_dask.cli import _connected, main
 from rgcss_dask.connection import Cluster, connected
 from rgcss_dask.scanning import presence, sight
+from rgcss_dask.scanning import scan as one_pass
 
 
 @pytest.fixture(scope="module")
@@ -332,6 +333,19 @@ def test_the_warning_reaches_whoever_scans(stored, monkeypatch, capsys, tmp_path
     assert "whoever can reach it can run code" in warned[0]
 
 
+@pytest.mark.parametrize("debug", [False, True])
+def test_what_the_client_logs_of_a_lost_scheduler_is_for_debugging(plain, debug, monkeypatch, caplog):
+    monkeypatch.setattr(sys, "argv", ["rgcss", *["--debug"] * debug, "scan"])
+    cluster = {name: None for name in Cluster.__dataclass_fields__} | {"scheduler": plain, "timeout": 10}
+    logger = logging.getLogger("distributed.client")
+    monkeypatch.setattr(logger, "propagate", True)
+    with _connected(cluster):
+        logger.error("Failed to reconnect")
+    assert ("Failed to reconnect" in caplog.text) == debug
+    logger.error("afterwards as before")
+    assert "afterwards as before" in caplog.text
+
+
 def test_what_is_seen_at_a_path(stored, tmp_path):
     (tmp_path / "file").write_bytes(b"123")
     seen = sight.look([stored, str(tmp_path / "file"), str(tmp_path / "nothing")])
@@ -375,6 +389,22 @@ def blind_worker(tmp_path, stored):
 
 
 @pytest.mark.integration
+def test_a_worker_whose_copy_is_of_yesterday(stored, tmp_path):
+    here, yesterday = tmp_path / "here", tmp_path / "yesterday"
+    for folder in (here, yesterday):
+        folder.mkdir()
+        zarr.create_array(folder / "a.zarr", data=zarr.open_array(stored, mode="r")[:], chunks=(100, 8))
+    bound = ["unshare", "-m", "sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', str(yesterday), str(here)]
+    if os.geteuid() != 0 or subprocess.run([*bound, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("needs the right to have mounts of its own")
+    with bare_cluster(tmp_path, workers=[{"prefix": bound}]) as (address, _), Client(address):
+        assert rg.scan(here / "a.zarr").rows > 0  # a copy with other dates
+        rewritten(here / "a.zarr")
+        with pytest.raises(ValueError, match=r"on the worker tcp://127.* rows 0 to .* another copy"):
+            rg.scan(here / "a.zarr")
+
+
+@pytest.mark.integration
 def test_a_worker_on_another_file_system(blind_worker, stored):
     hidden = blind_worker
     data = zarr.open_array(stored, mode="r")[:]
@@ -387,6 +417,40 @@ def test_a_worker_on_another_file_system(blind_worker, stored):
         moments = rg.scan(stored, archive=hidden / "m.zarr")
     assert np.array_equal(rg.load(hidden / "m.zarr").product, moments.product)
     assert np.array_equal(rg.select(moments, 3).columns, rg.select(rg.Moments.of(data), 3).columns)
+
+
+def rewritten(path):
+    """Store other values in the place of those at a path: equal shapes, names and metadata."""
+    array = zarr.open_array(path, mode="r+")
+    array[:] = array[:] + 1
+
+
+def zipped(path, values):
+    with zarr.storage.ZipStore(path, mode="w") as inside:
+        zarr.create_array(inside, data=values, chunks=(100, 8), compressors=None)
+
+
+@pytest.mark.parametrize("what", ["rows", "stack", "weights", "zip"])
+def test_a_worker_with_another_copy_is_refused(stored, monkeypatch, tmp_path, what):
+    """It reads what is there when it comes to it: here the copy is changed once the caller has looked at its own."""
+    data = zarr.open_array(stored, mode="r")[:]
+    zarr.create_array(tmp_path / "a.zarr", data=data, chunks=(100, 8), compressors=None)
+    zarr.create_array(tmp_path / "w.zarr", data=np.ones(len(data)), chunks=(100,), compressors=None)
+    source, options, change = str(tmp_path / "a.zarr"), {}, lambda: rewritten(tmp_path / "a.zarr")
+    if what == "weights":
+        options, change = {"weights": str(tmp_path / "w.zarr")}, lambda: rewritten(tmp_path / "w.zarr")
+    elif what == "stack":
+        source = [stored, source]
+    elif what == "zip":
+        source, change = str(tmp_path / "a.zip"), lambda: zipped(tmp_path / "a.zip", data + 1)
+        zipped(tmp_path / "a.zip", data)
+    with LocalCluster(n_workers=1, **IN_PROCESS) as cluster, Client(cluster):
+        wanted = rg.scan(source, archive=tmp_path / "m.zarr", **options)
+        assert wanted.rows == len(data) * (1 + (what == "stack"))
+        build = one_pass.build_graph
+        monkeypatch.setattr(one_pass, "build_graph", lambda *a: (change(), build(*a))[1])
+        with pytest.raises(ValueError, match=r"read the same data; on the worker .* rows [\d,]+ to .*another copy, or"):
+            rg.scan(source, **options)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A finished archive is given back for the rows it was made of, and for no others."""
 
+import shutil
 import tracemalloc
 import warnings
 import zlib
@@ -14,6 +15,7 @@ from zarr.storage import MemoryStore, ZipStore
 
 import rgcss_dask as rg
 from rgcss_dask.scanning.scan import OtherPassError
+from rgcss_dask.scanning.sight import seal
 from rgcss_dask.sources.anndata import AnnDataSource
 from rgcss_dask.sources.base import Reading
 from rgcss_dask.sources.opening import open_source
@@ -338,3 +340,46 @@ def test_a_missing_chunk_of_weights_is_named_before_anything_is_read(A, tmp_path
     (tmp_path / "w.zarr" / "c" / "1").unlink()
     with pytest.raises(MissingChunkError, match=r"w.zarr has no chunk c/1 \(rows 20 to 39\).*missing='fill'"):
         rg.scan(A, weights=tmp_path / "w.zarr")
+
+
+# --- files, of which other machines may have copies
+
+
+def test_every_stored_source_names_the_files_of_its_rows(xr, anndata, A, tmp_path):
+    zarr.create_array(tmp_path / "a.zarr", data=A, chunks=(20, 3))
+    packed = zarr.create_array(tmp_path / "p.zarr", data=A.astype(np.int16), chunks=(20, 4))
+    packed.attrs["scale_factor"] = 0.5
+    cells = sparse_group(tmp_path / "c.zarr", some_cells())
+    sources = {
+        tmp_path / "a.zarr": ["c/1/0", "c/1/1"],
+        f"file://{tmp_path}/a.zarr": ["c/1/0", "c/1/1"],
+        tmp_path / "p.zarr": ["c/1/0"],
+    }
+    for thing, names in sources.items():
+        folder = str(thing).removeprefix("file://")
+        assert open_source(thing).files(20, 40) == [f"{folder}/{name}" for name in names]
+    stack = open_source([tmp_path / "a.zarr", tmp_path / "p.zarr"])
+    assert stack.files(50, 70) == [f"{tmp_path}/{name}" for name in ("a.zarr/c/2/0", "a.zarr/c/2/1", "p.zarr/c/0/0")]
+    found = open_source(tmp_path / "c.zarr").files(100, 120)
+    first, last = np.asarray(cells["indptr"])[[100, 120]]
+    across = range(first // 100, -(-last // 100))
+    wanted = ["indptr/c/1", *(f"{name}/c/{i}" for name in ("data", "indices") for i in across)]
+    assert found == [f"{tmp_path}/c.zarr/{name}" for name in wanted]
+    assert open_source(A).files(0, 60) == []
+
+
+def test_a_seal_knows_a_copy_and_what_is_not_one(A, tmp_path):
+    zarr.create_array(tmp_path / "a.zarr", data=A, chunks=(10, 4), compressors=None)
+    shutil.copytree(tmp_path / "a.zarr", tmp_path / "b.zarr", copy_function=shutil.copyfile)  # with other dates
+
+    def seals():
+        return [seal([open_source(tmp_path / name)], 0, 60) for name in ("a.zarr", "b.zarr")]
+
+    assert len(set(seals())) == 1
+    zarr.open_array(tmp_path / "b.zarr", mode="r+")[59, 3] = 7  # in the last file
+    assert len(set(seals())) == 2
+    shutil.copyfile(tmp_path / "a.zarr/c/5/0", tmp_path / "b.zarr/c/5/0")
+    assert len(set(seals())) == 1
+    (tmp_path / "b.zarr/c/4/0").unlink()
+    assert len(set(seals())) == 2
+    assert seal([open_source(A)], 0, 60) is None

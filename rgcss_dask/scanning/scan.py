@@ -28,7 +28,7 @@ from rgcss_dask.scanning.execute import (
 )
 from rgcss_dask.scanning.handle import archived, left_on_cluster, loaded
 from rgcss_dask.scanning.progress import Callback, Reporter, display
-from rgcss_dask.scanning.sight import check_sight, look
+from rgcss_dask.scanning.sight import Stored, check_sight, look, seal
 from rgcss_dask.scanning.tasks import Finish, Job, Place, run_finish, run_merge, run_saved, run_span
 from rgcss_dask.scanning.versions import check_cluster
 from rgcss_dask.sources.base import Reading, Source
@@ -150,6 +150,12 @@ class Request:
         return self.source.paths + tuple(path for vector in self.vectors.values() for path in vector.paths)
 
     @property
+    def stored(self) -> tuple[Stored, ...]:
+        """What workers may have copies of."""
+        vectors = tuple(vector for vector in self.vectors.values() if vector.paths)
+        return (self.source, *vectors) if self.source.paths else vectors
+
+    @property
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the result."""
         options = asdict(self.plan.options)
@@ -229,10 +235,11 @@ def run(
     What a cluster made is fetched, unless it is to stay there; then the result has a handle.
     """
     plan, token, client = request.plan, uuid.uuid4().hex[:12], request.where.client
-    shared, sights = True, {}
+    shared, sights, seals = True, {}, {}
     if client is not None:
         check_cluster(client)
         shared, sights = check_sight(client, request.paths, folder), look(request.paths)
+        seals = {i: seal(request.stored, plan.nodes[i].start, plan.nodes[i].stop) for i in plan.spans}
     checkpoints = None if folder is None or not shared else _open_checkpoints(folder, request, overwrite=overwrite)
     with display(progress) as tell:
         total = plan.nodes[-1].stop - plan.nodes[-1].start
@@ -240,7 +247,7 @@ def run(
         report: Any = ThreadReport(reporter) if client is None else ClusterReport(f"rgcss-{token}")
         threads = 0 if client is None else request.where.threads
         budget = (request.budget, request.budget_asked)
-        job = Job(token, plan, request.source, checkpoints, threads, report, *budget, sights)
+        job = Job(token, plan, request.source, checkpoints, threads, report, *budget, sights, request.stored, seals)
         graph, key, resumed = build_graph(job, request.vectors, finish)
         reporter.add(resumed, resumed=True)
         if client is None:

@@ -7,9 +7,9 @@ import hashlib
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from distributed import Client, get_worker
 
@@ -19,6 +19,7 @@ from rgcss_dask.storage.files import Folder
 from rgcss_dask.storage.remote import METADATA
 
 MOST = 16  # paths that are looked at, of a list of archives
+SAMPLED, PIECES, PIECE = 4, 4, 2**14  # files of a span, places in each, and bytes at each that are looked at
 NOTHING = "nothing"
 
 Sights = dict[str, str]  # path: what is there
@@ -89,6 +90,58 @@ def compare(here: Sights, there: Sights, worker: str) -> None:
                 f"every worker must see the source under its path; the worker {worker} finds {kind} at {path}. Put it "
                 "on a file system that all of them share, copy it there, or give a URL such as s3://bucket/data.zarr."
             )
+
+
+class Stored(Protocol):
+    """What is kept in files."""
+
+    def files(self, start: int, stop: int) -> list[str]:
+        """Name those of a range of rows."""
+
+
+def seal(stored: Iterable[Stored], start: int, stop: int) -> str | None:
+    """Digest the sizes of all files of a range of rows and pieces of a few: the same for a copy, whatever its dates.
+
+    Two copies that differ only in places that are not looked at have the same seal; to read all of it would be a pass.
+    """
+    files = [file for one in stored for file in one.files(start, stop)]
+    if not files:
+        return None
+    digest = hashlib.blake2b(digest_size=8)
+    for file in files:
+        digest.update(f"{_size(file)}\n".encode())
+    for file in _spread(files, SAMPLED):
+        size = _size(file) or 0
+        for offset in _spread(range(0, size, PIECE), PIECES):
+            with open(file, "rb") as content:
+                content.seek(offset)
+                digest.update(content.read(PIECE))
+    return digest.hexdigest()
+
+
+def _size(file: str) -> int | None:
+    try:
+        return os.stat(file).st_size
+    except OSError:  # a chunk may be left out
+        return None
+
+
+def _spread(all_of_them: Sequence[Any], count: int) -> Sequence[Any]:
+    """Return the first, the last and some in between."""
+    last = len(all_of_them) - 1
+    return [all_of_them[i] for i in sorted({last * j // max(1, count - 1) for j in range(count)})] if last >= 0 else []
+
+
+def check_seal(wanted: str | None, stored: Iterable[Stored], rows: tuple[int, int], address: str) -> None:
+    """Refuse, on a worker, to read what is not stored there as the caller saw it."""
+    start, stop = rows
+    if wanted is not None and seal(stored, start, stop) != wanted:
+        raise ValueError(
+            f"every worker must read the same data; on the worker {_name()} rows {start:,} to {stop - 1:,} of "
+            f"{address}, or their weights, are not stored as the caller saw them when the pass began: it has another "
+            "copy, or they are being written. Copy them there again, or use a file system that all share, and make the "
+            "same call again."
+        )
 
 
 _looked: set[str] = set()  # passes for which this worker has looked

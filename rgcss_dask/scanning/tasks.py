@@ -20,7 +20,7 @@ from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.core.threads import freed_memory_kept, keep_memory_only_for, single_threaded_blas, tidy_memory
 from rgcss_dask.scanning.checkpoint import Checkpoints
 from rgcss_dask.scanning.room import room_for
-from rgcss_dask.scanning.sight import Sights, check_here
+from rgcss_dask.scanning.sight import Sights, Stored, check_here, check_seal
 from rgcss_dask.scanning.versions import VERSION
 from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.vectors import StoredVector, checked_entries
@@ -44,6 +44,8 @@ class Job:
     budget: int = 0  # bytes that a worker may use
     budget_asked: bool = False  # by the caller; else a worker goes by its own memory
     sights: Sights = field(default_factory=dict)  # what workers must see as the caller does
+    stored: tuple[Stored, ...] = ()  # in files that workers may have copies of
+    seals: dict[int, str | None] = field(default_factory=dict)  # of each span, as the caller sees it
     version: str = VERSION  # of the package, where the pass was begun
 
     def grouped_rows(self) -> tuple[int, int]:
@@ -66,6 +68,7 @@ def run_span(job: Job, index: int, blocks: list[Any], weights: Any, mask: Any) -
         return found
     if job.worker_threads > 0:
         check_here(job.token, job.version, job.sights)
+        check_seal(job.seals.get(index), job.stored, (node.start, node.stop), job.source.address)
     source = job.source.with_blocks(node.start, blocks) if blocks else job.source
     collector = Collector(job.plan.options, job.source.dtype, job.grouped_rows(), job.plan.tile_threads)
     told = _Telling(job.report)

@@ -90,6 +90,16 @@ class AnnDataSource(Source):
         """Where the group is on this machine."""
         return local_paths(self._group.store, self._group.path)
 
+    def files(self, start: int, stop: int) -> list[str]:
+        """Name the files of the pointers, the values and the columns of the cells."""
+        stored = {
+            name: ZarrSource(_member(self._group, name), f"{self.address}/{name}", self._missing)
+            for name in ("indptr", "data", "indices")
+        }
+        first, last = (int(p) for p in np.asarray(stored["indptr"].array[start : stop + 1])[[0, -1]])
+        ranges = {"indptr": (start, stop + 1), "data": (first, last), "indices": (first, last)}
+        return [file for name, rows in ranges.items() for file in stored[name].files(*rows)]
+
     @property
     def cuts(self) -> Cuts:
         """Cells some megabytes apart, as if they were dense."""

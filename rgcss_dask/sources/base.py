@@ -76,6 +76,10 @@ class Source(ABC):
         """Where it is read from, on this machine or elsewhere: nothing may be written there."""
         return self.paths or ((self.address,) if is_url(self.address) else ())
 
+    def files(self, start: int, stop: int) -> list[str]:
+        """Name the files of this machine in which a range of rows is stored, of which others may have copies."""
+        return []
+
     def stamps(self, edges: Cuts) -> list[str] | None:
         """Describe what is stored for each row range, without reading it, or None if that cannot be told.
 

@@ -80,6 +80,10 @@ class StackedSource(Source):
         """Where all of them are."""
         return tuple(place for source in self._sources for place in source.places)
 
+    def files(self, start: int, stop: int) -> list[str]:
+        """Name the files of each source that has some of the rows."""
+        return [file for source, a, b in self._ranges(start, stop) for file in source.files(a, b)]
+
     @cached_property
     def cuts(self) -> Cuts:
         """The cuts of each, moved to where it begins."""

@@ -48,6 +48,10 @@ class PackedSource(Source):
         """Where the array is on this machine."""
         return self._stored.paths
 
+    def files(self, start: int, stop: int) -> list[str]:
+        """Name the files of the array."""
+        return self._stored.files(start, stop)
+
     @property
     def cuts(self) -> Cuts:
         """Where stored chunks begin."""

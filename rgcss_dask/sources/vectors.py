@@ -85,6 +85,11 @@ class Vector:
         """Where a Zarr array is on this machine."""
         return self.values.source.paths if isinstance(self.values, StoredVector) else ()
 
+    def files(self, start: int, stop: int) -> list[str]:
+        """Name the files of this machine in which the entries of some rows are stored."""
+        is_stored = isinstance(self.values, zarr.Array)
+        return ZarrSource(self.values, self.what, "fill").files(start, stop) if is_stored else []
+
     def checksums(self, edges: Cuts) -> list[int]:
         """Read the weights of each row range and return their checksums, as a pass does."""
         slices = (self.values[int(a) : int(b)] for a, b in pairwise(edges))

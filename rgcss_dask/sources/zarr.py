@@ -122,6 +122,13 @@ class ZarrSource(Source):
             stamps.append(digest.hexdigest())
         return stamps
 
+    def files(self, start: int, stop: int) -> list[str]:
+        """Name the files of the chunks, or the one that holds them all."""
+        if isinstance(self._store, ZipStore):
+            return [os.path.abspath(self._store.path)]
+        root = local_paths(self._store, "")
+        return [f"{root[0]}/{key}" for key in self._keys(start, stop)] if root else []
+
     def _keys(self, start: int, stop: int) -> Iterator[str]:
         """Name the chunks that hold a range of rows."""
         across = [range(-(-size // unit)) for size, unit in zip(self.shape[1:], self._unit[1:], strict=True)]
