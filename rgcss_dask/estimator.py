@@ -21,6 +21,7 @@ from rgcss_dask.core.accumulate import checked_weights, is_whole
 from rgcss_dask.core.gram import Factor
 from rgcss_dask.core.missing import MASKED, plain
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.names import matching
 from rgcss_dask.core.parts import Parts
 from rgcss_dask.core.plan import Options
 from rgcss_dask.core.rebuild import Rebuild, Take
@@ -42,7 +43,8 @@ from rgcss_dask.scanning.handle import PlacedMoments
 from rgcss_dask.scanning.placement import PLACES, check_where
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources import lazy
-from rgcss_dask.sources.base import FrameSource, Source, dense
+from rgcss_dask.sources.base import FrameSource, Source, dense, frame_dtype
+from rgcss_dask.sources.filled import FilledSource
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.sources.uncounted import is_uncounted, scan_uncounted
 from rgcss_dask.sources.xarray import PLACE, RANK, Field, is_labelled
@@ -144,6 +146,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     _parts: Parts | None  # of partial_fit, to go on from
     _bound: Array | None
     _field: Field | None  # of a fit on a DataArray
+    _numbers: tuple[Any, ...] | None  # of a fit on a frame whose columns have no names
     support_: NDArray[np.bool_]
 
     def __init__(
@@ -248,7 +251,8 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def inverse_transform(self, X: Any) -> Any:
         """Rebuild all columns from the picked ones, undoing centring and scaling.
 
-        Picked columns keep their values, unless ``objective="all"``. Dask collections stay lazy.
+        Picked columns keep their values, unless ``objective="all"``. Dask collections stay lazy. Where the picked
+        columns have names, they are found by them.
         """
         check_is_fitted(self)
         model = self._rebuild()
@@ -256,26 +260,32 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if is_labelled(X):
             return self._rebuilt_field(X, model)
         if lazy.is_stored(X):
-            return lazy.rebuild(self._reduced(X), model, names)
+            held, _, labels = lazy.columns_of(X)
+            places = self._picked_places(held.shape, _labels(held) if lazy.is_dask_frame(held) else labels)
+            return lazy.rebuild(held, model, names, places)
         if _is_frame(X):
-            self._reduced(X)
-            return type(X)(model(X.to_numpy()), index=X.index, columns=list(names))
-        reduced = np.asarray(dense(X))
-        return model(self._reduced(np.atleast_2d(reduced)))
+            places = self._picked_places(X.shape, _labels(X))
+            values = X.to_numpy(dtype=frame_dtype(X))[:, places]
+            return type(X)(model(values), index=X.index, columns=list(names))
+        reduced = np.atleast_2d(dense(X))
+        return model(reduced[:, self._picked_places(reduced.shape)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the share of the squared norm of X, centred and scaled as in ``fit``, that is explained.
 
         1 is best. On the data of ``fit`` it is one minus the last loss over the loss before the first pick. What is
-        not in memory is read once.
+        not in memory is read once. With ``nan="mean"`` gaps are filled with the means of ``fit``, as in ``transform``.
         """
         check_is_fitted(self)
         model = self._rebuild()
+        source = open_source(self._same_columns(X) if lazy.is_stored(X) else dense(self._validated(X, reset=False)))
+        if self.nan == "mean":
+            source = FilledSource(source, self._mean)
         if lazy.is_stored(X):
-            seen = scan(self._same_columns(X), weights=sample_weight, nan=self.nan)
+            seen = scan(source, weights=sample_weight, nan=self.nan)
             loss, start = loss_and_start(seen, model, self.objective, where=self._where(seen))
             return float(evaluate.explained_share(loss, start))
-        rows = Rows.of(dense(self._validated(X, reset=False)), sample_weight, nan=self.nan)
+        rows = Rows.of(source.read(0, source.shape[0]), sample_weight, nan=self.nan)
         loss, start = model.losses(rows.block, rows.weights)
         return float(evaluate.explained_share(loss, start))
 
@@ -449,6 +459,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if not lazy.is_stored(X):
             self._field = None if reset else self._field
             X = plain(X) if isinstance(X, MASKED | list | tuple) else X
+            self._check_numbers(X, reset=reset)
             return validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False)
         if not reset:
             return self._same_columns(X)
@@ -457,8 +468,16 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self._field = getattr(source, "field", None)
         return source
 
+    def _check_numbers(self, X: Any, *, reset: bool) -> None:
+        """Refuse a frame with the numbered columns of ``fit`` in another order; scikit-learn compares names only."""
+        numbers = tuple(X.columns) if _is_frame(X) and _labels(X) is None else None
+        if reset:
+            self._numbers = numbers
+        elif numbers and self._numbers and numbers != self._numbers and set(numbers) == set(self._numbers):
+            raise _other_columns(numbers, self._numbers)
+
     def _set_columns(self, n: int, names: tuple[str, ...] | None) -> None:
-        self.n_features_in_ = n
+        self.n_features_in_, self._numbers = n, None
         self.__dict__.pop("feature_names_in_", None)
         if names is not None:
             self.feature_names_in_ = np.asarray(names, dtype=object)
@@ -485,9 +504,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             )
         known = self._names()
         if names is not None and known is not None and names != known:
-            differ = [f"{a!r} where fit had {b!r}" for a, b in zip(names, known, strict=True) if a != b]
-            more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
-            raise ValueError(f"the columns must be those of fit, in their order; X has {', '.join(differ[:3])}{more}.")
+            raise _other_columns(names, known)
         return opened
 
     def _labelled(self, taken: Any, X: Any) -> Any:
@@ -502,17 +519,25 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """Return the field rebuilt from a DataArray of picked columns."""
         if self._field is None:
             raise TypeError("a DataArray can be rebuilt after a fit on one; this fit was on a matrix. Give its values.")
-        values = self._reduced(X.transpose(self._field.rows, ...)).data
+        values = X.transpose(self._field.rows, ...).data
+        known = [self._field.names[j] for j in np.flatnonzero(self.support_)]
+        places = self._picked_places(values.shape, self._field.labels(X), known)
         lazily = lazy.is_stored(values)
-        return self._field.full(lazy.rebuild(values, model, ()) if lazily else model(values), X)
+        rebuilt = lazy.rebuild(values, model, (), places) if lazily else model(dense(values)[:, places])
+        return self._field.full(rebuilt, X)
 
-    def _reduced(self, X: Any) -> Any:
-        """Return X if it has the picked columns."""
-        if X.ndim != 2 or X.shape[1] != len(self.selected_):
-            raise ValueError(
-                f"X must have the {len(self.selected_)} picked columns that transform returns; got shape {X.shape}."
-            )
-        return X
+    def _picked_places(
+        self, shape: tuple[Any, ...], labels: tuple[str, ...] | None = None, known: Sequence[str] | None = None
+    ) -> NDArray[np.intp]:
+        """Return where the picked columns, ascending, are in a matrix of this shape, with these labels."""
+        k = len(self.selected_)
+        if len(shape) != 2 or shape[1] != k:
+            raise ValueError(f"X must have the {k} picked columns that transform returns; got shape {shape}.")
+        if known is None:  # a fit without names makes names up, and may get them back
+            made_up = [str(name) for name in self.get_feature_names_out()]
+            known = made_up if self._names() is not None or set(made_up) == set(labels or ()) else None
+        index = matching(known, labels, "X")
+        return np.arange(k) if index is None else index
 
     def _refuse_wrapping(self) -> None:
         """Refuse to let set_output load what is lazy: scikit-learn would make a data frame in memory of it."""
@@ -579,3 +604,14 @@ def _given(columns: Any) -> Any:
 
 def _is_frame(X: Any) -> bool:
     return FrameSource.takes(X)
+
+
+def _labels(frame: Any) -> tuple[str, ...] | None:
+    """Return the names of the columns of a frame; as in scikit-learn, numbers are none."""
+    return tuple(frame.columns) if all(isinstance(name, str) for name in frame.columns) else None
+
+
+def _other_columns(given: Sequence[Any], known: Sequence[Any]) -> ValueError:
+    differ = [f"{a!r} where fit had {b!r}" for a, b in zip(given, known, strict=True) if a != b]
+    more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
+    return ValueError(f"the columns must be those of fit, in their order; X has {', '.join(differ[:3])}{more}.")

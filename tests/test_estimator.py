@@ -557,6 +557,54 @@ def test_gaps_are_filled_in_transform_too(X):
     assert np.isnan(dropped.transform(bad)).sum() == 1
 
 
+def test_scored_rows_are_filled_with_the_means_of_fit(X, wide, tmp_path):
+    for rows in (X, wide):
+        bad = rows.copy()
+        bad[::7, 3] = np.nan
+        e = RGCSS(4, nan="mean", center=True).fit(bad)
+        other = bad[:25] + 5.0  # rows with means of their own
+        filled = other.copy()
+        filled[::7, 3] = np.nanmean(bad[:, 3])
+        taken = e.transform(other)
+        np.testing.assert_allclose(taken, filled[:, e.support_])
+        expected = 1 - np.sum((filled - e.inverse_transform(taken)) ** 2) / np.sum((filled - e.selection_.mu) ** 2)
+        zarr.create_array(tmp_path / f"{len(rows)}.zarr", data=other, chunks=(7, rows.shape[1]))
+        for data in (other, da.from_array(other, chunks=(4, -1)), tmp_path / f"{len(rows)}.zarr"):
+            assert e.score(data) == pytest.approx(expected, rel=1e-9)
+        weights = np.arange(25.0)
+        lazily = e.score(da.from_array(other, chunks=(4, -1)), sample_weight=weights)
+        assert e.score(other, sample_weight=weights) == pytest.approx(lazily, rel=1e-9)
+        assert e.score(np.repeat(other, 3, axis=0)) == pytest.approx(expected, rel=1e-9)
+        other[3, 2] = np.inf
+        for data in (other, da.from_array(other, chunks=(2, -1))):
+            with pytest.raises(ValueError, match=r"row 3, column 2 .*holds inf"):
+                e.score(data)
+
+
+@pytest.mark.parametrize("dtype", ["Int64", "UInt8", "boolean", "int64[pyarrow]", "Float32", "float32"])
+def test_frames_with_nullable_columns(dtype):
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 2, (40, 3)).astype(object)
+    values[5, 0] = None
+    frame = pd.DataFrame({f"c{j}": pd.Series(values[:, j], dtype=dtype) for j in range(3)} | {"x": rng.random(40)})
+    plain = frame.to_numpy(dtype=float, na_value=np.nan)
+    e = RGCSS(2, nan="mean", include=["c0"]).fit(frame)
+    wanted = RGCSS(2, nan="mean", include=[0]).fit(plain)
+    same(wanted, e)
+    lazily = dask.dataframe.from_pandas(frame, npartitions=3)
+    with_gap, without = e.transform(frame), e.transform(frame[10:20])
+    np.testing.assert_allclose(with_gap.to_numpy(dtype=float), wanted.transform(plain), rtol=1e-7)
+    assert list(with_gap.dtypes) == list(without.dtypes) == list(e.transform(lazily).dtypes)
+    pd.testing.assert_frame_equal(e.transform(lazily).compute(), with_gap)
+    rebuilt = e.inverse_transform(with_gap)
+    np.testing.assert_allclose(rebuilt, wanted.inverse_transform(wanted.transform(plain)), rtol=1e-6)
+    np.testing.assert_allclose(e.inverse_transform(e.transform(lazily)).compute(), rebuilt, rtol=1e-6)
+    np.testing.assert_allclose([e.score(frame), e.score(lazily)], wanted.score(plain), rtol=1e-9)
+    left = RGCSS(2, nan="drop", include=["c0"]).fit(frame)
+    pd.testing.assert_frame_equal(left.transform(frame), frame.iloc[:, np.flatnonzero(left.support_)])
+    assert np.isnan(np.asarray(left.inverse_transform(left.transform(frame)), dtype=float)[5]).any()
+
+
 # --- bad input
 
 

@@ -437,6 +437,7 @@ class _Path:
             self._refreshes,
             self._end,
             self._rounding(columns) * unit,
+            names,
         )
 
     def _rounding(self, columns: NDArray[np.intp]) -> Array:

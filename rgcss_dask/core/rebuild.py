@@ -97,10 +97,19 @@ class Take:
         return filled if isinstance(taken, np.ndarray) else type(taken)(filled)
 
     def from_frame(self, frame: Any) -> Any:
-        """Take the columns of a pandas data frame; their dtypes stay."""
+        """Take the columns of a pandas data frame; their dtypes stay, where the mean of a column can be put into it.
+
+        Nullable integers become floats for it, also where these rows have no gap: one dtype for all rows there are.
+        """
         taken = frame.iloc[:, self.columns]
         settled = self.settle(taken.to_numpy(dtype=np.float64, na_value=np.nan))
         if self.nan != "mean":
             return taken
-        filled = type(taken)(settled, index=taken.index, columns=taken.columns)
-        return taken.where(taken.notna(), filled).astype(taken.dtypes)
+        filled = taken.copy()
+        for place, dtype in enumerate(taken.dtypes):
+            kind = getattr(dtype, "numpy_dtype", dtype).kind
+            if kind == "f" or not isinstance(dtype, np.dtype):  # others have no gaps
+                column = taken.iloc[:, place]
+                values = type(column)(settled[:, place], index=column.index, name=column.name)
+                filled.isetitem(place, values.astype(dtype) if kind == "f" else values)
+        return filled

@@ -63,7 +63,7 @@ def refine(
     Parameters
     ----------
     selection : what `select` picked; its lambda, objective, centring and scaling are used.
-    source : the moments or the Gram it was picked from.
+    source : the moments or the Gram it was picked from, or others of the same columns.
     include, exclude : columns that stay, and columns that are never taken in: those given to `select`.
     sweeps : how many times at most all swaps are scored.
     """
@@ -180,12 +180,7 @@ def _checked(
     if isinstance(sweeps, bool) or sweeps != int(sweeps) or sweeps < 1:
         raise ValueError(f"sweeps must be a whole number, 1 or more; got {sweeps!r}.")
     G = checked_gram(selection.prepare(source))
-    if len(G) != selection.n:
-        raise ValueError(
-            f"refine needs the columns that were selected from: {selection.n} of them; got {len(G)}. "
-            "Give the moments that were given to select."
-        )
-    names = getattr(source, "names", None)
+    names = selection.all_names or getattr(source, "names", None)  # the Gram has the order of the selection
     stay, never = (column_indices(given, len(G), names) for given in (include, exclude))
     absent = np.setdiff1d(stay, selection.columns)
     if len(absent):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.names import matching
 
 Array = NDArray[np.float64]
 
@@ -61,6 +62,7 @@ class Selection:
     refreshes: int = 0  # how often the sums were recomputed to keep their digits
     exhausted: bool = False  # True when it ended because no column had anything left to add
     rounding: Array | None = None  # (k,) how far rounding in the Gram may have moved each loss
+    all_names: tuple[str, ...] | None = None  # (n,) names of the columns to choose from
 
     @property
     def k(self) -> int:
@@ -83,7 +85,8 @@ class Selection:
     def weights(self, source: Moments | ArrayLike) -> Array:
         """Return W, (k, n): the prepared picked columns times W approximate all prepared columns.
 
-        ``source`` is what the columns were selected from, or any other Gram or moments of the same columns.
+        ``source`` is what the columns were selected from, or any other Gram or moments of the same columns; moments may
+        have them in another order if they have names.
         """
         return evaluate.weights(self.prepare(source), self.columns, self.lam)
 
@@ -96,12 +99,30 @@ class Selection:
         return evaluate.condition(self.prepare(source), self.columns)
 
     def prepare(self, source: Moments | ArrayLike) -> Array:
-        """Return the Gram of ``source`` with this selection's centring and scaling."""
+        """Return the Gram of ``source`` with this selection's centring, scaling and order of columns."""
         if isinstance(source, Moments):
-            return source.gram(
+            return self.aligned(source).gram(
                 center=False if self.mu is None else self.mu, scale=None if self.sigma is None else self.sigma
             )
-        return plain(source).astype(np.float64)
+        G = plain(source).astype(np.float64)
+        self._check_count(len(G) if G.ndim else 0)
+        return G
+
+    def aligned(self, source: Moments) -> Moments:
+        """Return moments of the columns that were selected from, in their order; others are refused.
+
+        Columns in another order are found by their names.
+        """
+        index = matching(self.all_names, source.names, "the source")
+        self._check_count(source.n)
+        return source if index is None else replace(source, folds=(), groups=()).take(index)
+
+    def _check_count(self, n: int) -> None:
+        if n != self.n:
+            raise ValueError(
+                f"a selection needs the columns that were selected from: {self.n} of them; got {n}. Give the moments "
+                "or the Gram that was given to select, or others of the same columns."
+            )
 
     def remarks(self, k: int, smallest: float) -> Iterator[str]:
         """Say what a user who asked for k columns should know; a lambda below ``smallest`` is rounding.

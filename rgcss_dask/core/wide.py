@@ -149,7 +149,7 @@ def select_from_rows(
     )
     names = None if rows.names is None else tuple(rows.names[i] for i in picked.columns)
     weights = evaluate.weights_from_rows(base.rows(picked.columns), picked.columns, lam)
-    return replace(picked, names=names, mu=mu, sigma=sigma), weights
+    return replace(picked, names=names, mu=mu, sigma=sigma, all_names=rows.names), weights
 
 
 def _filled(X: NDArray[Any], weights: NDArray[Any] | None) -> NDArray[Any]:

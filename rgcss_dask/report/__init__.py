@@ -36,8 +36,8 @@ def write_report(
     path : where to write, a local path or an fsspec URL.
     image_shape : rows and columns of the image that the columns are the pixels of, row by row; the picks are then
         shown on the mean image.
-    rows : anything `scan` takes, with the same columns; a few of its rows are read and shown beside their
-        reconstruction.
+    rows : anything `scan` takes, with the same columns, in any order if they have names; a few of its rows are read and
+        shown beside their reconstruction.
     grid : coordinates of the columns, for a map: a pair (x, y) or a mapping such as ``{"longitude": x,
         "latitude": y}``, with one entry per column, or with the two axes of a regular grid that the columns
         fill with x running fastest.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.plan import READ_BYTES, thinned
 from rgcss_dask.core.rebuild import Rebuild, Take
-from rgcss_dask.sources.base import ArraySource, FrameSource, Source, SparseSource, dense
+from rgcss_dask.sources.base import ArraySource, FrameSource, Source, SparseSource, dense, frame_dtype
 from rgcss_dask.sources.dask import DaskSource, plain_block, plain_blocks, stacked
 from rgcss_dask.sources.opening import KINDS, StackedSource, open_source
 from rgcss_dask.sources.xarray import XarraySource
@@ -82,7 +82,7 @@ def take(thing: Any, taker: Take) -> Any:
     if isinstance(thing, XarraySource):
         return taker.settle(dask_rows(thing)[:, taker.columns].compute())
     if is_dask_frame(thing):
-        return thing.map_partitions(taker.from_frame, meta=thing._meta.iloc[:, taker.columns])
+        return thing.map_partitions(taker.from_frame, meta=taker.from_frame(thing._meta))
     array = dask_rows(thing)
     if array.numblocks[1] > 1:  # only the blocks that hold picked columns are needed
         array = array[:, taker.columns].rechunk({1: -1})
@@ -95,16 +95,16 @@ def _take_block(block: Any, taker: Take) -> Any:
     return taker(plain_block(block))
 
 
-def rebuild(thing: Any, model: Rebuild, names: tuple[str, ...]) -> Any:
-    """Rebuild all columns of a Dask array or data frame that holds the picked ones; nothing is computed.
+def rebuild(thing: Any, model: Rebuild, names: tuple[str, ...], places: NDArray[np.intp]) -> Any:
+    """Rebuild all columns of a Dask array or data frame that holds the picked ones at places; nothing is computed.
 
     The map travels once, as a task of its own: its weights are too large to be in every task.
     """
     held = delayed(model, pure=True, traverse=False)
     if is_dask_frame(thing):
-        dtype = model.dtype(np.result_type(*thing.dtypes))
-        meta = type(thing._meta)(np.empty((0, model.n), dtype), columns=list(names))
-        return thing.map_partitions(_rebuild_frame, held, list(names), meta=meta)
+        given = frame_dtype(thing)
+        meta = type(thing._meta)(np.empty((0, model.n), model.dtype(given)), columns=list(names))
+        return thing.map_partitions(_rebuild_frame, held, places, given, list(names), meta=meta)
     array = dask_rows(thing)
     if array.numblocks[1] > 1:
         array = array.rechunk({1: -1})  # type: ignore[no-untyped-call]
@@ -112,15 +112,16 @@ def rebuild(thing: Any, model: Rebuild, names: tuple[str, ...]) -> Any:
     return array.map_blocks(
         _rebuild_block,  # type: ignore[arg-type]
         held,
+        places,
         dtype=dtype,
         chunks=(array.chunks[0], (model.n,)),
         meta=np.empty((0, 0), dtype),
     )
 
 
-def _rebuild_block(block: Any, model: Rebuild) -> NDArray[Any]:
-    return model(dense(block))
+def _rebuild_block(block: Any, model: Rebuild, places: NDArray[np.intp]) -> NDArray[Any]:
+    return model(dense(block)[:, places])
 
 
-def _rebuild_frame(frame: Any, model: Rebuild, names: list[str]) -> Any:
-    return type(frame)(model(frame.to_numpy()), index=frame.index, columns=names)
+def _rebuild_frame(frame: Any, model: Rebuild, places: NDArray[np.intp], dtype: np.dtype[Any], names: list[str]) -> Any:
+    return type(frame)(model(frame.to_numpy(dtype=dtype)[:, places]), index=frame.index, columns=names)

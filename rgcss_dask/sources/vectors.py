@@ -87,8 +87,7 @@ class Vector:
 
     def files(self, start: int, stop: int) -> list[str]:
         """Name the files of this machine in which the entries of some rows are stored."""
-        is_stored = isinstance(self.values, zarr.Array)
-        return ZarrSource(self.values, self.what, "fill").files(start, stop) if is_stored else []
+        return self.values.source.files(start, stop) if isinstance(self.values, StoredVector) else []
 
     def checksums(self, edges: Cuts) -> list[int]:
         """Read the weights of each row range and return their checksums, as a pass does."""

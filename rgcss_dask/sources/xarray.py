@@ -87,6 +87,14 @@ class Field:
             labels.append([f"{dim}={coordinate[i]}" for i in places])
         return tuple(", ".join(parts) for parts in zip(*labels, strict=True))
 
+    def labels(self, array: Any) -> tuple[str, ...] | None:
+        """Return the names of the columns of a DataArray of picked ones, if it has the coordinates of their places."""
+        at = {dim: array.coords.get(dim) for dim in self.keep.dims}
+        if any(coordinate is None or coordinate.ndim != 1 for coordinate in at.values()):
+            return None
+        labels = [[f"{dim}={value}" for value in coordinate.to_numpy()] for dim, coordinate in at.items()]
+        return tuple(", ".join(parts) for parts in zip(*labels, strict=True))
+
     @property
     def _cells(self) -> NDArray[np.intp]:
         return np.flatnonzero(self.keep.to_numpy())

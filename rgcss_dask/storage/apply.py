@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core.moments import column_indices
+from rgcss_dask.core.names import matching
 from rgcss_dask.core.plan import READ_BYTES, thinned
 from rgcss_dask.core.rebuild import Rebuild
 from rgcss_dask.core.selection import Selection
@@ -34,7 +35,10 @@ def write_reduced(
     storage_options: dict[str, Any] | None = None,
     told: Told | None = None,
 ) -> int:
-    """Write the picked columns of a matrix, in the order they have in it, to a new Zarr array; return its rows.
+    """Write the picked columns of a matrix to a new Zarr array, from the first to the last; return its rows.
+
+    A selection finds them by name where there are names, whatever their order in the matrix; they are written in
+    the order of the columns that were selected from.
 
     Rows are read once, a few megabytes at a time, and written in chunks of some 16 MB with checksums. The array appears
     when it is complete; an interrupted call can be made again and goes on, where the source can tell that its rows are
@@ -51,7 +55,11 @@ def write_reduced(
     """
     opened = _opened(source, rows, missing, storage_options)
     refuse_inputs(path, opened.places)
-    columns = _columns(picked, opened)
+    columns = (
+        _whole(picked, opened)[np.sort(picked.columns)] if isinstance(picked, Selection) else _given(picked, opened)
+    )
+    if len(columns) == 0:
+        raise ValueError("there must be a column to write; none was picked.")
     return write_matrix(
         path,
         _blocks(opened, lambda block: block[:, columns]),
@@ -84,26 +92,24 @@ def write_reconstruction(
     ----------
     picked : a `Selection`.
     weights : (k, n) its weights, ``picked.weights(moments)``, or ``coef_`` of the estimator.
-    source : the whole matrix, or the picked columns alone as `write_reduced` writes them.
+    source : the whole matrix, or the picked columns alone as `write_reduced` writes them; in any order where they have
+        names.
     path, rows, missing, storage_options, told : as in `write_reduced`.
     """
     opened = _opened(source, rows, missing, storage_options)
     refuse_inputs(path, opened.places)
     model = Rebuild.of(picked, np.asarray(weights, dtype=np.float64))
-    if opened.shape[1] not in (picked.k, picked.n):
-        raise ValueError(
-            f"the matrix must have the {picked.k} picked columns or all {picked.n}; {opened.address} has "
-            f"{opened.shape[1]}."
-        )
-    whole = opened.shape[1] == picked.n
+    columns = _places(picked, model.columns, opened)
     crc = zlib.crc32(np.ascontiguousarray(model.weights).data.cast("B"))
     return write_matrix(
         path,
-        _blocks(opened, lambda block: model(block[:, model.columns] if whole else block)),
+        _blocks(opened, lambda block: model(block[:, columns])),
         picked.n,
         model.dtype(opened.dtype),
-        made_from=lambda: _identity(opened, {"rebuilt from": model.columns.tolist(), "weights": crc}),
-        names=opened.names if whole else None,
+        made_from=lambda: _identity(
+            opened, {"rebuilt": model.columns.tolist(), "from": columns.tolist(), "weights": crc}
+        ),
+        names=picked.all_names or (opened.names if opened.shape[1] == picked.n else None),
         told=told,
     )
 
@@ -113,17 +119,34 @@ def _opened(source: Any, rows: str | None, missing: str, storage_options: dict[s
     return open_source(source, missing=missing, storage_options=storage_options)
 
 
-def _columns(picked: Selection | ArrayLike, source: Source) -> NDArray[np.intp]:
-    if isinstance(picked, Selection) and picked.n != source.shape[1]:
+def _whole(picked: Selection, source: Source) -> NDArray[np.intp]:
+    """Return where the columns that were selected from are in a matrix, (n,)."""
+    index = matching(picked.all_names, source.names, source.address)
+    if picked.n != source.shape[1]:
         raise ValueError(
             f"the matrix must have the {picked.n} columns that were chosen from; {source.address} has "
             f"{source.shape[1]}."
         )
-    given = picked.columns if isinstance(picked, Selection) else np.atleast_1d(np.asarray(picked))
-    columns = np.sort(column_indices(given.tolist(), source.shape[1], source.names))
-    if len(columns) == 0:
-        raise ValueError("there must be a column to write; none was picked.")
-    return columns
+    return np.arange(picked.n) if index is None else index
+
+
+def _places(picked: Selection, columns: NDArray[np.intp], source: Source) -> NDArray[np.intp]:
+    """Return where the picked columns, ascending, are in the whole matrix or in one that has them alone, (k,)."""
+    if source.shape[1] != picked.k or picked.k == picked.n:
+        if source.shape[1] != picked.n and (picked.all_names is None or source.names is None):
+            raise ValueError(
+                f"the matrix must have the {picked.k} picked columns or all {picked.n}; {source.address} has "
+                f"{source.shape[1]}."
+            )
+        return _whole(picked, source)[columns]
+    names = None if picked.all_names is None else [picked.all_names[j] for j in columns]
+    index = matching(names, source.names, source.address)
+    return np.arange(picked.k) if index is None else index
+
+
+def _given(columns: ArrayLike, source: Source) -> NDArray[np.intp]:
+    given = np.atleast_1d(np.asarray(columns))
+    return np.sort(column_indices(given.tolist(), source.shape[1], source.names))
 
 
 def _blocks(source: Source, made: Callable[[NDArray[Any]], NDArray[Any]]) -> Callable[[int], Iterator[NDArray[Any]]]:

@@ -119,6 +119,7 @@ def make_result(
     trust: Trust | None = None,
 ) -> Result:
     """Work out everything about a selection that a report shows. One eigenvalue decomposition, O(n^3) or O(m^2 n)."""
+    source = picked.aligned(source) if isinstance(source, Moments) else source
     base = _base(source, picked)
     spectrum, GS = base.spectrum(), base.rows(picked.columns)
     diagonal = base.diagonal * base.unit
@@ -161,6 +162,7 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
     """
     folder, name = result_place(path, overwrite=overwrite)
     content = {**_encoded(asdict(replace(result, provenance=kept(result.provenance)))), "sentence": result.sentence}
+    del content["selection"]["all_names"]  # they are those of the result
     content = {"kind": KIND, "format": FORMAT, "crc32": _crc(content), **content}
     folder.write(name, json.dumps(content, indent=1).encode())
 
@@ -199,11 +201,12 @@ def _crc(content: dict[str, Any]) -> int:
 
 
 def _result(content: dict[str, Any]) -> Result:
-    content["selection"] = Selection(**_tupled(content["selection"]))
+    content = _tupled(content)
+    content["selection"] = Selection(**_tupled(content["selection"]), all_names=content["names"])
     content["condition"] = evaluate.Condition(**content["condition"])
     content["tuning"] = content["tuning"] and Tuning(**content["tuning"])
     content["trust"] = content["trust"] and Trust(**content["trust"])
-    return Result(**_tupled(content))
+    return Result(**content)
 
 
 def _checked(result: Result) -> Result:
