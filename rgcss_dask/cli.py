@@ -148,7 +148,8 @@ def _connected(cluster: dict[str, Any]) -> Iterator[None]:
 def convert(source: tuple[str, ...], target: str, dataset: str | None, as_json: bool) -> None:
     """Turn .npy, .npz, .csv, .tsv, .parquet, .h5, .mat, IDX or Zarr into a Zarr matrix.
 
-    Patterns and several files are stacked. Example: rgcss convert 'day-*.csv' data.zarr
+    Patterns and several files are stacked; a pattern counts as people do, day-2 before day-10. Example:
+    rgcss convert 'day-*.csv' data.zarr
     """
     from rgcss_dask.storage.convert import convert as run
 
@@ -207,7 +208,8 @@ def scan(
     """Read a matrix once and keep its moments.
 
     An interrupted scan goes on when the same command is given again, and one that --nan raise ended with --nan drop.
-    With --append the rows that came since make further groups, as large as the first ones. Example:
+    With --append the rows that came since make further groups, as large as the first ones. DATA may be a pattern in
+    quotes: the archives are stacked as people count, day-2 before day-10. Example:
     rgcss scan data.zarr -o moments.zarr --folds 5 --groups 40
     """
     from rgcss_dask.scanning import append as grow

@@ -21,9 +21,9 @@ from rgcss_dask.scanning.placement import ask
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.guards import advice
-from rgcss_dask.sources.opening import addresses, open_source
+from rgcss_dask.sources.opening import StackedSource, addresses, open_source
 from rgcss_dask.storage import archive as archives
-from rgcss_dask.storage.files import Folder
+from rgcss_dask.storage.files import Folder, order_in_words
 from rgcss_dask.storage.inspection import unfinished
 from rgcss_dask.storage.outputs import refuse_inputs
 from rgcss_dask.storage.result import Result, Trust, Tuning, make_result, result_place
@@ -71,8 +71,10 @@ def open_moments(
 def open_matrix(
     address: str, *, missing: str = "raise", storage_options: dict[str, Any] | None = None, say: Say = print
 ) -> Source:
-    """Open a matrix that is to be read, and say so if a flipped bit in it would not be noticed."""
+    """Open a matrix that is to be read, and say the order of several, and if a flipped bit would not be noticed."""
     source = open_source(address, missing=missing, storage_options=storage_options)
+    if isinstance(source, StackedSource):
+        say(f"reading {order_in_words([part.address for part in source.parts])}.")
     if source.unguarded:
         say(advice(source.address, source.unguarded))
     return source

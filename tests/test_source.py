@@ -13,17 +13,20 @@ import pytest
 import scipy.sparse as sp
 import sparse
 import zarr
+from click.testing import CliRunner
 from distributed import Client, LocalCluster
 from processes import IN_PROCESS
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import FsspecStore, ZipStore
 
-from rgcss_dask import RGCSS, scan
+from rgcss_dask import RGCSS, convert, scan
+from rgcss_dask.cli import cli
 from rgcss_dask.scanning.handle import PlacedMoments
 from rgcss_dask.sources.base import dense
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.sources.uncounted import scan_uncounted
 from rgcss_dask.sources.zarr import DamagedChunkError, MissingChunkError
+from rgcss_dask.storage.files import in_order
 
 ROWS, COLUMNS = 1_003, 12
 
@@ -336,3 +339,21 @@ def test_dask_blocks_in_the_other_byte_order(A):
         picked = RGCSS(3).fit(X)
         assert np.array_equal(picked.transform(X).compute(), A[:, np.sort(picked.selected_)])
         np.testing.assert_allclose(picked.score(X), picked.score(A.astype(float)), rtol=1e-12)
+
+
+def test_patterns_count_as_people_do(tmp_path):
+    days = (1, 2, 3, 10, 11)
+    for day in days:
+        zarr.create_array(tmp_path / f"day-{day}.zarr", data=np.full((2, 3), float(day)))
+        np.save(tmp_path / f"day-{day}.npy", np.full((2, 3), float(day)))
+    pattern = f"{tmp_path}/day-*.zarr"
+    wanted = np.repeat(days, 2)
+    assert np.array_equal(open_source(pattern).read(0, 10)[:, 0], wanted)
+    assert in_order(["b-2", "a-10", "a-9", "a-09", "a"]) == ["a", "a-09", "a-9", "a-10", "b-2"]
+    convert(f"{tmp_path}/day-*.npy", tmp_path / "all.zarr")
+    assert np.array_equal(zarr.open_array(tmp_path / "all.zarr", mode="r")[:, 0], wanted)
+    order = f"day-1.zarr, {tmp_path}/day-2.zarr, {tmp_path}/day-3.zarr, ..., {tmp_path}/day-11.zarr (5 in this order)"
+    for command in (["inspect", pattern], ["scan", pattern, "-o", f"{tmp_path}/moments"]):
+        done = CliRunner().invoke(cli, command)
+        assert done.exit_code == 0, done.output
+        assert order in done.output

@@ -19,7 +19,7 @@ from rgcss_dask.sources.dask import DaskFrameSource, DaskSource, stacked
 from rgcss_dask.sources.packed import unpacked
 from rgcss_dask.sources.xarray import XarraySource
 from rgcss_dask.sources.zarr import ZarrSource
-from rgcss_dask.storage.files import filesystem, is_url
+from rgcss_dask.storage.files import filesystem, in_order, is_url
 from rgcss_dask.storage.retrying import Retry
 from rgcss_dask.storage.shown import without_secrets
 
@@ -149,7 +149,7 @@ def addresses(thing: str) -> list[str]:
 
 
 def matches(pattern: str, reading: Reading) -> list[str]:
-    """Return the addresses a pattern stands for, in order."""
+    """Return the addresses a pattern stands for, in the order people count in: day-2 before day-10."""
     if is_url(pattern):
         fs, path = filesystem(pattern, reading.storage_options)
         found = Retry.configured()("listed", pattern, lambda: [fs.unstrip_protocol(name) for name in fs.glob(path)])
@@ -157,7 +157,7 @@ def matches(pattern: str, reading: Reading) -> list[str]:
         found = glob.glob(pattern)
     if not found:
         raise FileNotFoundError(f"no archive matches {without_secrets(pattern)}.")
-    return sorted(found)
+    return in_order(found)
 
 
 def _check_stackable(first: Source, other: Source) -> None:

@@ -19,7 +19,7 @@ from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.sources.base import Source, frame_dtype
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.sources.zarr import file_state
-from rgcss_dask.storage.files import is_url
+from rgcss_dask.storage.files import in_order, is_url
 from rgcss_dask.storage.outputs import refuse_inputs
 from rgcss_dask.storage.writer import Told, chunk_rows, write_matrix
 
@@ -396,7 +396,7 @@ def _paths(source: str | Path | list[str]) -> list[str]:
     if isinstance(source, list):
         found = [path for one in source for path in _paths(one)]
     elif "*" in str(source) and not is_url(str(source)):
-        found = sorted(glob.glob(str(source)))
+        found = in_order(glob.glob(str(source)))
     else:
         found = [str(source)]
     if not found:

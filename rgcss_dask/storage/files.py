@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,6 +40,22 @@ EXTRAS = {
 def is_url(address: str) -> bool:
     """Tell a URL (or a chain of them) from a local path."""
     return "://" in address or "::" in address
+
+
+def in_order(addresses: Iterable[str]) -> list[str]:
+    """Sort as people count: day-2 comes before day-10."""
+
+    def key(address: str) -> tuple[Any, ...]:
+        parts = re.split(r"([0-9]+)", address)  # text and digits by turns
+        return *(int(part) if i % 2 else part for i, part in enumerate(parts)), address
+
+    return sorted(addresses, key=key)
+
+
+def order_in_words(addresses: Sequence[str]) -> str:
+    """Say in which order files or archives are read."""
+    shown = addresses if len(addresses) <= 4 else [*addresses[:3], "...", addresses[-1]]
+    return f"{', '.join(shown)} ({len(addresses)} in this order)"
 
 
 def options_of(address: str, storage_options: dict[str, Any] | None = None) -> dict[str, Any]:

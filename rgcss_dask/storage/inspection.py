@@ -6,9 +6,9 @@ from typing import Any
 
 from rgcss_dask.core.plan import size
 from rgcss_dask.scanning.checkpoint import Checkpoints
-from rgcss_dask.sources.opening import open_source
+from rgcss_dask.sources.opening import StackedSource, open_source
 from rgcss_dask.storage import archive as archives
-from rgcss_dask.storage.files import Folder
+from rgcss_dask.storage.files import Folder, order_in_words
 from rgcss_dask.storage.marks import CHECKPOINTS, OF_PASS, is_begun
 from rgcss_dask.storage.result import load_result
 
@@ -76,8 +76,10 @@ def _result(path: str) -> dict[str, Any]:
 def _matrix(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any]:
     source = open_source(path, storage_options=storage_options)
     m, n = source.shape
+    parts = [part.address for part in source.parts] if isinstance(source, StackedSource) else []
     return {
         "kind": "matrix",
+        **({"archives": order_in_words(parts)} if parts else {}),
         "rows": m,
         "columns": n,
         "dtype": str(source.dtype),
