@@ -85,7 +85,7 @@ def fetched(monkeypatch):
 
 def same_bits(a, b):
     assert (a.rows, a.weight, a.n, a.exact, a.dropped, a.names) == (b.rows, b.weight, b.n, b.exact, b.dropped, b.names)
-    for name in ("shift", "total", "product"):
+    for name in ("shift", "total", "product", "rounding"):
         assert np.array_equal(getattr(a, name), getattr(b, name))
     for kind in ("folds", "groups"):
         for x, y in zip(getattr(a, kind), getattr(b, kind), strict=True):
