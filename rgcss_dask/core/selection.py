@@ -136,8 +136,8 @@ class Selection:
             )
         if self.lam == 0 and self.k < k and self.exhausted:
             yield (
-                f"picked {self.k} columns instead of {k}: with lam=0 they already span all columns "
-                "(the numerical rank), and any further choice would be arbitrary."
+                f"picked {self.k} columns instead of {k}: with lam=0 they already span all columns that may be "
+                "picked (the numerical rank), and any further choice would be arbitrary."
             )
         if (pick := self.doubtful) is not None:
             column = self.columns[pick] if self.names is None else repr(self.names[pick])
