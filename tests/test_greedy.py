@@ -510,6 +510,8 @@ def test_a_sentence_for_people():
     assert "no 2 columns can keep more than" in str(select(A.T @ A, 2, bound=True))
 
 
+# The correlations of three columns, each pair of them over other rows.
+WITH_GAPS = np.array([[1.0, 0.9, -0.9], [0.9, 1.0, 0.9], [-0.9, 0.9, 1.0]])
 GRAM = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.5], [0.0, 0.5, 1.0]])
 
 
@@ -540,6 +542,12 @@ GRAM = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.5], [0.0, 0.5, 1.0]])
         ({"source": 1.0 - np.eye(3)}, r"exceeds the norms.*\(0, 1\) is 1, with 0 and 0 on.*distances"),
         ({"source": GRAM - 3 * (1.0 - np.eye(3))}, r"exceeds the norms.*\(0, 2\) is -3, with 2 and 1 on"),
         ({"source": GRAM.astype(complex)}, "real numbers"),
+        ({"source": WITH_GAPS}, "positive semi-definite; this one has eigenvalue -0.8 with.*gaps.*set the negative"),
+        ({"source": GRAM * 2.0**1022}, r"from 1.49e-154 to 1.34e\+154, .*; it is 1.5e\+154. Divide the data by"),
+        (
+            {"source": GRAM * 1e-310},
+            "from 1.49e-154 to .*; it is 2.24e-155. Divide the data.* and lam by its square",
+        ),
     ],
 )
 def test_bad_input_is_met_with_the_rule_the_value_and_the_way_out(change, message):
@@ -555,11 +563,68 @@ def test_bad_input_is_met_with_the_rule_the_value_and_the_way_out(change, messag
         (np.ones((0, 3)), "must have rows and columns"),
         (np.array([[1.0, np.nan]]), "a factor must be finite"),
         (np.array([["a", "b"]]), "real numbers"),
+        (np.array([[1e160, 2.0], [1.0, 2.0]]), r"the norm of all columns.* to 1.34e\+154.*it is 1e\+160. Divide"),
+        (np.full((3, 2), 1.2e154), r"the norm of all columns.*it is 2.94e\+154. Divide"),
+        (np.full((1, 3), 1e-170), "the norm of all columns.*it is 1.73e-170. Divide"),
     ],
 )
 def test_bad_factors(block, message):
     with pytest.raises((ValueError, TypeError), match=message):
         Factor(block)
+
+
+def test_data_near_both_ends_of_float64_is_scaled():
+    A = np.random.default_rng(0).standard_normal((6, 4))
+    want = select(Factor(A), 3, lam=0.5)
+    for scale in (2.0**508, 2.0**-508):
+        got = select(Factor(A * scale), 3, lam=0.5 * scale * scale)
+        assert np.array_equal(got.columns, want.columns)
+        np.testing.assert_allclose(got.loss / scale / scale, want.loss, rtol=1e-12)
+    assert list(select(Factor(np.array([[1e-320, 0.0, 1.0]])), 1, lam=0.0).columns) == [2]
+
+
+def with_gaps(n, seed=0):
+    """Correlations of n columns of which each pair leaves out the rows where either has a gap."""
+    rng = np.random.default_rng(seed)
+    A = rng.standard_normal((300, 5)) @ rng.standard_normal((5, n)) + 0.1 * rng.standard_normal((300, n))
+    M = (rng.random(A.shape) > 0.1).astype(float)
+    X = A * M
+    G = (X.T @ X) / np.sqrt((X**2).T @ M * (M.T @ X**2))
+    return (G + G.T) / 2
+
+
+@pytest.mark.parametrize("n", [30, 600])
+def test_correlations_with_gaps_are_refused(n):
+    """They have negative eigenvalues, so that losses would be below their own bounds."""
+    G = with_gaps(n)
+    assert np.linalg.eigvalsh(G)[0] < -0.01
+    for options in ({"bound": True}, {"k": 20, "lam": 0.0}, {"k": 20, "lam": 1e-3, "objective": "all"}):
+        with pytest.raises(ValueError, match=r"must be positive semi-definite; .* eigenvalue .*-0.*fill the gaps"):
+            select(G, **{"k": 2, **options})
+    values, Q = np.linalg.eigh(G)
+    way_out = (Q * np.maximum(values, 0.0)) @ Q.T
+    picked = quiet_select((way_out + way_out.T) / 2, 20, bound=True)
+    assert np.all(picked.bound <= picked.loss * (1 + 1e-9))
+
+
+@pytest.mark.parametrize("n", [60, 600])
+def test_rounding_of_single_precision_does_not_make_a_gram_indefinite(n):
+    rng = np.random.default_rng(0)
+    A = (rng.standard_normal((2000, 20)) @ rng.standard_normal((20, n)) + 3.0).astype(np.float32)
+    A[:, :4] *= 1e-4
+    G = A.T @ A
+    assert np.linalg.eigvalsh(G.astype(np.float64))[0] < 0
+    picked = quiet_select(G, 15, lam=1.0, bound=True)
+    np.testing.assert_allclose(
+        picked.loss, [oracle.loss(A, picked.columns[: t + 1], 1.0) for t in range(15)], rtol=1e-3
+    )
+
+
+def test_what_may_be_picked_is_spanned_and_no_more_is_said():
+    A = np.array([[1.0, 1, 0], [0, 0, 0], [0, 0, 5]])
+    with pytest.warns(UserWarning, match="they already span all columns that may be picked"):
+        picked = select(A.T @ A, 2, lam=0.0, exclude=[2])
+    assert picked.loss[-1] == 25.0
 
 
 @pytest.mark.parametrize(("rule", "message"), [({"loss": 1.5}, "between 0 and 1"), ({"bound": 0.5}, "1 or more")])

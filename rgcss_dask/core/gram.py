@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from rgcss_dask.core import kernels, steps
 from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.core.missing import plain
+from rgcss_dask.core.threads import single_threaded_blas
 from rgcss_dask.core.workers import Workers
 
 Array = NDArray[np.float64]
@@ -21,6 +23,13 @@ Array = NDArray[np.float64]
 _SAFE = 2.0**200
 # An entry beyond the norms of its columns by less than this share of the diagonal is rounding, as in single precision.
 _EXCESS = 1e-3
+# An eigenvalue below minus this share, with columns at length 1, is not rounding, not even that of single precision.
+INDEFINITE = 1e-4
+_MEANS = 1e-12
+# Columns so few that all eigenvalues can be judged in a few milliseconds.
+_SMALL = 512
+# What the norm of the data can be for its square to be a number of full precision.
+_NORMS = float(np.sqrt(np.finfo(np.float64).tiny)), float(np.sqrt(np.finfo(np.float64).max))
 # Rows and columns of G refreshed by one thread at a time: two temporaries of this size fit its cache.
 _TILE = 256
 
@@ -71,9 +80,11 @@ class Gram:
     def __init__(self, G: Array) -> None:
         self.n = len(G)
         diagonal = np.diagonal(G)
-        self.unit = _unit(float(diagonal.max(initial=0.0)))
+        largest = float(diagonal.max(initial=0.0))
+        self.unit = 1.0 if 1.0 / _SAFE < largest < _SAFE else _power_of_two(largest)
         self.matrix = np.ascontiguousarray(G if self.unit == 1.0 else G / self.unit)
         self.diagonal = np.diagonal(self.matrix).copy()
+        _check_range(self.diagonal, np.sqrt(self.unit))
 
     def column(self, w: int) -> Array:
         return self.matrix[w]
@@ -116,7 +127,11 @@ class Gram:
         return self.matrix[picks] * self.unit
 
     def spectrum(self) -> Array:
-        return np.maximum(scipy.linalg.eigvalsh(self.matrix)[::-1], 0.0) * self.unit
+        with single_threaded_blas():  # the same bits for any number of threads
+            values = scipy.linalg.eigvalsh(self.matrix)[::-1]
+        if values[-1] < -INDEFINITE * float(self.diagonal.max()):
+            raise not_a_gram(f"eigenvalue {values[-1] * self.unit:g}, with {values[0] * self.unit:g} the largest")
+        return np.maximum(values, 0.0) * self.unit
 
 
 class Factor:
@@ -138,14 +153,16 @@ class Factor:
         if not np.all(np.isfinite(block)):
             raise ValueError("a factor must be finite; it holds NaN or infinity. Drop or fill those rows first.")
         largest = float(np.abs(block).max())
-        root = 1.0 if 1.0 / _SAFE < largest**2 < _SAFE else 2.0 ** round(np.log2(largest)) if largest else 1.0
+        root = 1.0 if _SAFE**-0.5 < largest < _SAFE**0.5 else _power_of_two(largest)
         block /= root
         if block.shape[0] > block.shape[1]:
-            block = np.asarray(np.linalg.qr(block, mode="r"))
+            with single_threaded_blas():  # the same bits for any number of threads
+                block = np.asarray(np.linalg.qr(block, mode="r"))
         self.n = block.shape[1]
         self.matrix = np.ascontiguousarray(block)
         self.diagonal = np.einsum("ij,ij->j", block, block)
         self.unit = root * root
+        _check_range(self.diagonal, root)
 
     def column(self, w: int) -> Array:
         return self.matrix[:, w] @ self.matrix
@@ -170,7 +187,8 @@ class Factor:
         return (self.matrix[:, picks].T @ self.matrix) * self.unit
 
     def spectrum(self) -> Array:
-        values = np.linalg.svd(self.matrix, compute_uv=False) ** 2 * self.unit
+        with single_threaded_blas():
+            values = np.linalg.svd(self.matrix, compute_uv=False) ** 2 * self.unit
         return np.concatenate([values, np.zeros(self.n - len(values))])
 
 
@@ -211,12 +229,52 @@ def checked_gram(source: ArrayLike) -> Array:
             f"no entry of a Gram exceeds the norms of its two columns; ({i}, {j}) is {G[i, j]:g}, with {diagonal[i]:g} "
             f"and {diagonal[j]:g} on the diagonal. Is it A'A, and not a matrix of distances or similarities?"
         )
+    if len(G) <= _SMALL:
+        _check_definite(G)
     return G
 
 
-def _unit(largest: float) -> float:
-    """Return the power of two to divide by: 1 unless squares would leave the range of float64."""
-    return 1.0 if largest == 0.0 or 1.0 / _SAFE < largest < _SAFE else 2.0 ** round(np.log2(largest))
+def judged_by(diagonal: Array) -> Array:
+    """Return the squared norms to judge signs by: where means were taken off, a small column may be their rounding."""
+    return np.maximum(diagonal, _MEANS * float(diagonal.max(initial=0.0)))
+
+
+def _check_definite(G: Array) -> None:
+    """Refuse a small matrix with a negative eigenvalue, with columns at length 1. Large ones show it while picking."""
+    lengths = np.sqrt(judged_by(np.diagonal(G)))
+    lengths[lengths == 0.0] = 1.0
+    scaled = G / lengths / lengths[:, None]
+    with single_threaded_blas():
+        try:
+            np.linalg.cholesky(scaled + INDEFINITE * np.eye(len(G)))
+        except np.linalg.LinAlgError:
+            smallest = scipy.linalg.eigvalsh(scaled)[0]
+            raise not_a_gram(f"eigenvalue {smallest:g} with all columns at length 1") from None
+
+
+def not_a_gram(how: str) -> ValueError:
+    """Say that a matrix is indefinite."""
+    return ValueError(
+        f"a Gram must be positive semi-definite; this one has {how}. Is it A'A of rows without gaps? Correlations that "
+        'leave out other rows for each pair of columns are not: fill the gaps first, as nan="mean" does in `scan`, or '
+        "set the negative eigenvalues to zero."
+    )
+
+
+def _check_range(diagonal: Array, root: float) -> None:
+    """Refuse columns, ``root`` times those with this diagonal, whose losses would leave the range of float64."""
+    with np.errstate(over="ignore"):
+        norm = root * np.sqrt(diagonal.sum())
+    if norm > 0 and not _NORMS[0] <= norm <= _NORMS[1]:
+        raise ValueError(
+            f"the norm of all columns together must be from {_NORMS[0]:.3g} to {_NORMS[1]:.3g}, so that its square is "
+            f"in the range of float64; it is {norm:.3g}. Divide the data by a number near that, and lam by its square."
+        )
+
+
+def _power_of_two(number: float) -> float:
+    """Return the largest power of two that is not above a number; 1 for 0."""
+    return math.ldexp(1.0, math.frexp(number)[1] - 1) if number > 0 else 1.0
 
 
 def _product(A: Array, B: Array, workers: Workers) -> Array:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate, kernels, steps
 from rgcss_dask.core.accumulate import is_whole
-from rgcss_dask.core.gram import Base, Factor, Gram, Sums, checked_gram
+from rgcss_dask.core.gram import INDEFINITE, Base, Factor, Gram, Sums, checked_gram, judged_by, not_a_gram
 from rgcss_dask.core.moments import Moments, column_indices
 from rgcss_dask.core.selection import Selection, Stop
 from rgcss_dask.core.threads import single_threaded_blas
@@ -418,6 +418,7 @@ class _Path:
 
     def result(self, names: tuple[str, ...] | None, mu: Array | None, sigma: Array | None) -> Selection:
         """Hand over the picks, in the units of the data."""
+        self._check_definite()
         columns = np.array(self._columns, dtype=np.intp)
         unit, objective = self._base.unit, self._rules.objective
         bound = None
@@ -439,6 +440,17 @@ class _Path:
             self._rounding(columns) * unit,
             names,
         )
+
+    def _check_definite(self) -> None:
+        """Refuse a matrix in which a mix of columns would have a negative squared norm: what is left of one of them."""
+        d, t, left = judged_by(self._base.diagonal), len(self._columns), self.state.diag_h
+        negative = np.flatnonzero(left < -INDEFINITE * d)
+        if len(negative):
+            Y = self.state.factors(t)[:, negative]
+            W = scipy.linalg.lapack.dtrtrs(self.state.L[:t, :t], Y, lower=1, trans=1)[0]
+            smallest = float(np.min(left[negative] / (d[negative] + (W**2).T @ d[self._columns])))
+            if smallest < -INDEFINITE:
+                raise not_a_gram(f"an eigenvalue below {smallest:g} with all columns at length 1")
 
     def _rounding(self, columns: NDArray[np.intp]) -> Array:
         """Return how far rounding in G may have moved each loss.
