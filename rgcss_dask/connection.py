@@ -68,9 +68,32 @@ def connected(asked: Cluster, say: Say) -> Iterator[None]:
             with _client(asked, say):
                 yield
         else:
-            local = LocalCluster(n_workers=asked.workers, threads_per_worker=1, dashboard_address="127.0.0.1:0")  # type: ignore[no-untyped-call]
-            with local, Client(local):  # type: ignore[no-untyped-call]
+            with _own_workers(asked.workers) as local, Client(local):  # type: ignore[no-untyped-call]
                 yield
+
+
+def _own_workers(count: int) -> LocalCluster:
+    """Start worker processes that nobody else can reach.
+
+    Others may be logged in on this machine, and whoever can talk to a scheduler can run code with the rights of its
+    user: so both sides show certificates, made for this command and in no file. There is no dashboard, which has none.
+    """
+    try:
+        security = Security.temporary()  # type: ignore[no-untyped-call]
+    except ImportError:
+        raise ImportError(
+            "--workers needs a package that is not installed, to keep other users of this machine out of the workers: "
+            "pip install 'rgcss-dask[tls]'. Without --workers the command uses threads."
+        ) from None
+    return LocalCluster(  # type: ignore[no-untyped-call]
+        n_workers=count,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        protocol="tls://",
+        security=security,
+        dashboard_address="127.0.0.1:0",
+        scheduler_kwargs={"dashboard": False},
+    )
 
 
 def _client(asked: Cluster, say: Say) -> Client:

@@ -477,3 +477,22 @@ def test_a_process_with_another_version_or_none(other_package, stored, tmp_path,
     with bare_cluster(tmp_path, **{"workers": [{}], **odd}) as (address, _), Client(address):
         with pytest.raises(RuntimeError, match=rf"here it is {rg.__version__}, on the {role} tcp://127.* {words}"):
             rg.scan(stored)
+
+
+def test_workers_of_a_command_are_out_of_reach_for_others(stored):
+    with connected(Cluster(workers=1), lambda message: None):
+        address = Client.current().scheduler.address
+        assert address.startswith("tls://127.0.0.1:")
+        with pytest.raises(OSError, match=r"Timed out|TLS|closed"):
+            Client(address.replace("tls://", "tcp://"), timeout=5)
+        assert rg.scan(stored).n == zarr.open_array(stored).shape[1]
+
+
+def test_workers_are_never_started_without_encryption(monkeypatch):
+    def missing():
+        raise ImportError("cryptography")
+
+    monkeypatch.setattr(connection.Security, "temporary", missing)
+    with pytest.raises(ImportError, match=r"--workers needs a package .* pip install 'rgcss-dask\[tls\]'"):
+        with connected(Cluster(workers=1), lambda message: None):
+            pass
