@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import string
 import time
 import tomllib
 from collections.abc import Callable
@@ -188,11 +189,25 @@ def _places(data: str, table: dict[str, Any], folder: Path) -> tuple[str, str, s
     stem = Path(data.rstrip("/")).stem
 
     def place(template: str) -> str:
+        _check_template(template)
         name = template.format(stem=stem)
         return name if is_url(name) else str(folder / name)
 
     moments, result, report = (table.get(name, "{stem}" + ending) for name, ending in ENDINGS.items())
     return place(moments), place(result), place(report) if report else None
+
+
+def _check_template(template: str) -> None:
+    """Refuse everything but {stem}: another field has no value, and a format may ask for gigabytes of blanks."""
+    try:
+        fields = [part[1:] for part in string.Formatter().parse(template) if part[1] is not None]
+    except ValueError as error:
+        raise ValueError(f"the place {template!r} is not one: {error}. Write {{{{ for a brace.") from None
+    if any(field != ("stem", "", None) for field in fields):
+        raise ValueError(
+            f"in the place of an output {{stem}} stands for the name of the data, and nothing else in "
+            f"braces has a meaning; got {template!r}."
+        )
 
 
 def _run(job: Job, memory: int | None, note: Say, *, overwrite: bool) -> dict[str, Any]:

@@ -249,3 +249,14 @@ def test_columns_are_exchanged_with_fewer_rows_than_columns_too(tmp_path):
     assert refined.selection.loss[-1] < greedy.selection.loss[-1]
     assert any("needs the Gram of all 30" in line for line in said)
     assert refined.provenance["asked"]["refine"]
+
+
+@pytest.mark.parametrize(
+    "template", ["{data}.json", "{stem:>2000000000}", "{stem!r}", "{0}", "{stem.upper}", "{stem", "{}"]
+)
+def test_a_place_has_no_field_but_the_stem(tmp_path, template):
+    zarr.create_array(tmp_path / "a.zarr", data=np.eye(4))
+    path = tmp_path / "jobs.toml"
+    path.write_text(f'[[jobs]]\ndata = "a.zarr"\nresult = "{template}"\n')
+    with pytest.raises(ValueError, match=r"stem|is not one"):
+        run_batch(path)

@@ -357,3 +357,8 @@ def test_patterns_count_as_people_do(tmp_path):
         done = CliRunner().invoke(cli, command)
         assert done.exit_code == 0, done.output
         assert order in done.output
+
+
+def test_a_star_in_the_name_of_what_a_pattern_finds(tmp_path):
+    zarr.create_array(tmp_path / "*star*", data=np.eye(4))
+    assert scan(str(tmp_path / "*star*")).rows == 4

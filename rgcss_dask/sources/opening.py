@@ -53,7 +53,9 @@ class StackedSource(Source):
         things = thing if isinstance(thing, list | tuple) else matches(str(thing), reading)
         if len(things) == 0:
             raise ValueError("a list of sources must name at least one; got an empty list.")
-        sources = [_open(one, reading).checked() for one in things]
+        # What a pattern stands for is no pattern, even if there is a star in its name.
+        kinds = KINDS if things is thing else tuple(kind for kind in KINDS if kind is not cls)
+        sources = [_open(one, reading, kinds).checked() for one in things]
         if len(sources) == 1:
             return sources[0]
         stack = cls(sources)
@@ -128,12 +130,12 @@ def open_source(thing: Any, *, missing: str = "raise", storage_options: dict[str
     return _open(thing, Reading(missing, storage_options or {})).checked()
 
 
-def _open(thing: Any, reading: Reading) -> Source:
+def _open(thing: Any, reading: Reading, kinds: Sequence[type[Source]] | None = None) -> Source:
     if isinstance(thing, Source):
         return thing
     if holds_anndata(thing, reading):
         return AnnDataSource.of(thing, reading)
-    for kind in KINDS:
+    for kind in kinds or KINDS:
         if kind.takes(thing):
             return unpacked(kind.of(thing, reading))
     raise TypeError(

@@ -6,8 +6,6 @@ import re
 import unicodedata
 from typing import Any
 
-# Control characters steer a terminal, and half a pair of surrogates cannot be written at all.
-_KINDS = ("Cc", "Cs")
 # What turns the direction of the text after it, or ends a line without being a line feed.
 _TURNING = "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
@@ -26,9 +24,10 @@ def plain(text: object) -> str:
 def _plain(character: str) -> str:
     if character.isascii() and character.isprintable():
         return character
-    if unicodedata.category(character) not in _KINDS and character not in _TURNING:
-        return character
-    return character.encode("unicode_escape", "backslashreplace").decode()
+    kind = unicodedata.category(character)
+    if kind == "Cs":  # half a pair of surrogates, which cannot be written at all
+        return "?"
+    return character.encode("unicode_escape").decode() if kind == "Cc" or character in _TURNING else character
 
 
 def without_secrets(address: object) -> str:
