@@ -411,14 +411,34 @@ def test_the_image_is_pinned():
     text = (DEPLOY / "docker" / "Dockerfile").read_text()
     assert set(re.findall(r"^FROM (\S+)", text, re.M)) == {"debian:12.11-slim"}
     assert re.findall(r"^USER (\S+)", text, re.M) == ["10001:10001"]
-    pins = (DEPLOY / "docker" / "requirements.txt").read_text().splitlines()[1:]
-    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+    assert "--require-hashes" in text
+    entries = pinned()
+    assert len(entries) > 50
+    for entry in entries:
+        assert re.fullmatch(r"[\w.-]+==[\w.]+(?: --hash=sha256:[0-9a-f]{64})+", entry), entry[:60]
+
+
+def pinned():
+    """Return the requirements of the image, each with its hashes in one line."""
+    text = (DEPLOY / "docker" / "requirements.txt").read_text()
+    lines = re.sub(r"\s*\\\n\s*", " ", text).splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+def test_pods_reach_an_object_store_and_not_every_address():
+    (policy,) = [
+        d
+        for d in yaml.safe_load_all((DEPLOY / "kubernetes" / "common.yaml").read_text())
+        if d["kind"] == "NetworkPolicy"
+    ]
+    assert all(rule["to"] for rule in policy["spec"]["egress"])
+    blocks = [to["ipBlock"]["cidr"] for rule in policy["spec"]["egress"] for to in rule["to"] if "ipBlock" in to]
+    assert blocks == ["192.0.2.0/32"]
 
 
 def test_the_image_holds_what_the_package_needs():
     """Each requirement of the package is met by a pin, so `--no-deps` leaves nothing out."""
-    lines = (DEPLOY / "docker" / "requirements.txt").read_text().splitlines()[1:]
-    pins = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+    pins = {canonicalize_name(name): version for name, version in (line.split()[0].split("==") for line in pinned())}
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     needed = [*project["project"]["dependencies"], *(one for extra in ("report", "s3", "tls") for one in extras[extra])]
