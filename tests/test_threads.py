@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import subprocess
 import sys
 import threading
 import time
@@ -191,3 +192,36 @@ def test_a_containers_share_of_the_cpus_is_known(tmp_path, files, cpus):
 def test_there_is_always_a_cpu_and_never_more_than_the_quota(monkeypatch, quota, cpus):
     monkeypatch.setattr(threads, "cpu_quota", lambda: quota)
     assert threads.available_cpus() == (cpus or len(os.sched_getaffinity(0)))
+
+
+BITS = """
+import hashlib, warnings
+import numpy as np
+import rgcss_dask as rg
+from threadpoolctl import threadpool_info
+
+warnings.simplefilter("ignore")
+A = np.random.default_rng(0).standard_normal((400, 300)) * np.geomspace(1, 1e-3, 300)
+G = np.floor(2.0**18 * A.T) @ np.floor(2.0**18 * A)  # whole numbers below 2^53: exact whoever adds them up
+picked = rg.select(G, 100, lam=0.0, bound=True)
+wide = rg.select(rg.Factor(A[:80]), 40, bound=True)
+tall = rg.select(rg.Factor(A), 40)
+refined = rg.refine(rg.select(G, 40, include=range(10)), G)
+for value in (
+    G, picked.loss, picked.bound, picked.weights(G), wide.loss, wide.bound, tall.loss,
+    refined.before, refined.after, refined.selection.loss, rg.RGCSS(30).fit(A).coef_,
+):
+    print(hashlib.sha256(np.asarray(value).tobytes()).hexdigest())
+print(max(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"))
+"""
+
+
+def test_selections_bounds_and_weights_have_the_same_bits_for_any_number_of_threads_of_blas():
+    def told(threads):
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads)}
+        run = subprocess.run([sys.executable, "-c", BITS], capture_output=True, text=True, check=True, env=environment)
+        return run.stdout.split()
+
+    one, two = told(1), told(2)
+    assert one[:-1] == two[:-1]
+    assert (one[-1], two[-1]) == ("1", "2"), "or there is nothing to compare"
