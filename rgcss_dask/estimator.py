@@ -17,7 +17,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rgcss_dask.core import evaluate
-from rgcss_dask.core.accumulate import checked_weights, is_whole
+from rgcss_dask.core.accumulate import check_real, checked_weights, is_whole
 from rgcss_dask.core.gram import Factor
 from rgcss_dask.core.missing import MASKED, plain
 from rgcss_dask.core.moments import Moments
@@ -43,10 +43,11 @@ from rgcss_dask.scanning.handle import PlacedMoments
 from rgcss_dask.scanning.placement import PLACES, check_where
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources import lazy
-from rgcss_dask.sources.base import FrameSource, Source, dense, frame_dtype
+from rgcss_dask.sources.base import FrameSource, Reading, Source, dense, frame_dtype
 from rgcss_dask.sources.filled import FilledSource
 from rgcss_dask.sources.opening import open_source
 from rgcss_dask.sources.uncounted import is_uncounted, scan_uncounted
+from rgcss_dask.sources.vectors import Vector
 from rgcss_dask.sources.xarray import PLACE, RANK, Field, is_labelled
 
 Array = NDArray[np.float64]
@@ -202,8 +203,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             return self._pick_from_rows(Rows.of(block, sample_weight, nan=self.nan, names=self._names()))
         if isinstance(data, Source):
             return self._pick(scan(data, weights=sample_weight, folds=self._folds(), nan=self.nan))
-        weights = None if sample_weight is None else checked_weights(sample_weight, data.shape[0])
-        return self._pick(self._moments_of(data, y, weights))
+        return self._pick(self._moments_of(data, y, _row_weights(sample_weight, data.shape[0])))
 
     def fit_moments(self, moments: Moments) -> Self:
         """Pick columns from moments that were made before, by `scan` or loaded from an archive: no row is read."""
@@ -225,7 +225,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             )
         known = hasattr(self, "selection_")
         batch = dense(self._validated(X, reset=not known))
-        weights = None if sample_weight is None else checked_weights(sample_weight, len(batch))
+        weights = _row_weights(sample_weight, len(batch))
         options = Options(folds=self._folds() or 0, nan=self.nan)
         seen = self._parts if known else None
         if known and seen is None:
@@ -285,7 +285,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             seen = scan(source, weights=sample_weight, nan=self.nan)
             loss, start = loss_and_start(seen, model, self.objective, where=self._where(seen))
             return float(evaluate.explained_share(loss, start))
-        rows = Rows.of(source.read(0, source.shape[0]), sample_weight, nan=self.nan)
+        rows = Rows.of(source.read(0, source.shape[0]), _row_weights(sample_weight, source.shape[0]), nan=self.nan)
         loss, start = model.losses(rows.block, rows.weights)
         return float(evaluate.explained_share(loss, start))
 
@@ -460,7 +460,10 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             self._field = None if reset else self._field
             X = plain(X) if isinstance(X, MASKED | list | tuple) else X
             self._check_numbers(X, reset=reset)
-            return validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False)
+            rules: dict[str, Any] = {"accept_sparse": "csr", "dtype": "numeric", "ensure_all_finite": False}
+            checked = validate_data(self, X, reset=reset, **rules)
+            check_real(checked.dtype)  # dates are numbers to scikit-learn
+            return checked
         if not reset:
             return self._same_columns(X)
         source = open_source(X)
@@ -600,6 +603,13 @@ class GCSS(RGCSS):
 
 def _given(columns: Any) -> Any:
     return () if columns is None else columns
+
+
+def _row_weights(weights: Any, rows: int) -> NDArray[Any] | None:
+    """Return weights of rows in memory as an array; those of a Zarr array are decoded as `scan` does."""
+    if weights is not None and lazy.is_stored(weights):
+        weights = np.asarray(Vector.of(weights, "weights", rows, Reading()).values[:])
+    return None if weights is None else checked_weights(weights, rows)
 
 
 def _is_frame(X: Any) -> bool:

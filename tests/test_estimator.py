@@ -651,6 +651,13 @@ def test_bad_parameters(X, how, message):
         RGCSS(**how).fit(X)
 
 
+def test_dates_are_refused_by_transform_as_by_fit(X):
+    e = RGCSS(3).fit(X)
+    for call in (RGCSS(3).fit, e.transform, e.score):
+        with pytest.raises(TypeError, match="must be real numbers"):
+            call(X.astype("M8[s]"))
+
+
 def test_too_many_columns_are_refused_before_anything_is_read(X):
     data, made = counting_blocks(X, (60, -1))
     with pytest.raises(ValueError, match="at most n_features=20; got 21"):

@@ -219,6 +219,12 @@ def test_packed_weights_are_decoded(tmp_path, zarr_format):
         got = rg.scan(X, weights=weights, archive=tmp_path / f"moments {type(weights).__name__}")
         np.testing.assert_allclose(got.weight, wanted.weight, rtol=1e-12)
         np.testing.assert_allclose(got.gram(), wanted.gram(), rtol=1e-12)
+    for weights in (str(path), zarr.open_array(path, mode="r")):
+        e, known = rg.RGCSS(2).fit(X, sample_weight=weights), rg.RGCSS(2).fit(X, sample_weight=w)
+        np.testing.assert_allclose(e.loss_path_, known.loss_path_, rtol=1e-12)
+        assert e.score(X, sample_weight=weights) == pytest.approx(known.score(X, sample_weight=w), rel=1e-12)
+        in_batches = rg.RGCSS(2).partial_fit(X, sample_weight=weights)
+        np.testing.assert_allclose(in_batches.loss_path_, known.loss_path_, rtol=1e-12)
     zarr.open_array(path).attrs["scale_factor"] = 0.02  # other weights, though nothing else is stored
     with pytest.raises(ValueError, match="weights vector"):
         rg.scan(X, weights=str(path), archive=tmp_path / "moments str")
