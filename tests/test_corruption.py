@@ -1,5 +1,7 @@
 """Every flipped bit in what the package keeps is an error in one line that names the file, or does no harm."""
 
+import json
+import subprocess
 from dataclasses import fields
 
 import numpy as np
@@ -10,6 +12,8 @@ from corruption import outcomes
 import rgcss_dask as rg
 from rgcss_dask.scanning.checkpoint import Checkpoints
 from rgcss_dask.storage import archive as archives
+from rgcss_dask.storage import claim as claim_module
+from rgcss_dask.storage.claim import claimed
 from rgcss_dask.storage.result import Trust, Tuning, make_result, save_result
 
 SOME = 150  # flips of each kind of file in the default suite
@@ -105,3 +109,30 @@ def test_a_pass_that_goes_on(unfinished, data, tmp_path, count):
     )
     print(f"unfinished passes: {counts}")
     assert counts["told"] > 0
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(MANY, marks=pytest.mark.integration)])
+@pytest.mark.filterwarnings("ignore:.*Waiting up to:UserWarning")
+def test_claims(tmp_path, count, monkeypatch):
+    """A claim that a killed process left: a flip leaves it as dead as it was, or it is told whose it seems to be."""
+    monkeypatch.setattr(claim_module, "DEAD", 0.001)
+    monkeypatch.setattr(claim_module, "LOOK", 0.001)
+    path = tmp_path / "moments.zarr"
+    moments = rg.Moments.of(np.eye(4))
+    rg.save(moments, path)
+    folder = archives.folder_of(path)
+    with claimed(folder):
+        claim = path / "writer.json"
+        content = claim.read_text()
+    pid = json.loads(content)["pid"]
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    claim.write_text(content.replace(str(pid), str(dead.pid)))
+
+    def read():
+        rg.save(moments, path)
+        return rg.load(path)
+
+    counts = outcomes([claim], count, read, lambda found: equal(found, moments), str(path), fresh=path)
+    print(f"claims: {counts}")
+    assert counts["harmless"] > 0
