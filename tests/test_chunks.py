@@ -8,6 +8,7 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
+import zarr.codecs.numcodecs
 from hypothesis import given
 from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
@@ -227,6 +228,18 @@ def test_a_chunk_that_was_cut_off_is_damage(name, width, chunk, where, tmp_path)
         _put(store, key, bytes(content[: int(share * len(content))]))
         with pytest.raises(DamagedChunkError, match=f"chunk {key} .* cannot be read"):
             rg.scan(tmp_path / "a.zarr" if where == "folder" else array)
+
+
+@pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3")
+def test_a_chunk_of_blosc_that_is_not_zarrs_own_was_cut_off(tmp_path):
+    A = np.random.default_rng(0).integers(0, 4, (40, 100), dtype=np.uint8)
+    array = stored(tmp_path / "a.zarr", A, compressors=[zarr.codecs.numcodecs.Blosc()])
+    source = ZarrSource(array, "a.zarr")
+    np.testing.assert_array_equal(source.read(0, 40), A)
+    file = tmp_path / "a.zarr/c/2/0"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DamagedChunkError, match="this one was cut off after"):
+        source.read(0, 40)
 
 
 def test_a_chunk_that_is_a_folder_or_below_a_file_is_not_there(tmp_path):

@@ -127,4 +127,4 @@ def ends_in_blosc(array: zarr.Array[Any]) -> bool:
     """Tell whether chunks are as Blosc left them, without a checksum around."""
     if array.metadata.zarr_format == 2:
         return isinstance(array.metadata.compressor, Blosc)
-    return isinstance(array.metadata.codecs[-1], BloscCodec)
+    return array.metadata.codecs[-1].to_dict()["name"] in ("blosc", "numcodecs.blosc")
