@@ -25,6 +25,7 @@ EXACT_WEIGHT = 2.0**37
 DRIFT = 16.0
 # Rows are multiplied as they are only where that costs no more than a bit.
 UNSHIFTED = 1.0
+EPS_SINGLE = float(np.finfo(np.float32).eps)
 # Rows looked at to judge where a block lies and how wide it spreads.
 SAMPLE = 64
 
@@ -232,7 +233,7 @@ class _Floats:
             # In the buffer's own precision, so that what is subtracted is what is recorded.
             self._shift = (self._shift + total / weight).astype(X.dtype)
             X, total = self._shifted(piece, weights)
-        if X.dtype == np.float32 and _loses_squares(X).any():
+        if X.dtype == np.float32 and any(_loses_squares(X, target._product) for target in targets):
             X = X.astype(np.float64)
         self._tiles.add(X, [target._product for target in targets])
         for target in targets:
@@ -274,11 +275,14 @@ def _add_sparse(block: SparseRows, weights: NDArray[Any] | None, targets: Sequen
     return True
 
 
-def _loses_squares(X: NDArray[Any]) -> NDArray[np.bool_]:
-    """Tell in which columns squares are so small that they are lost in the precision of X, (n,)."""
-    low = np.einsum("ij,ij->j", X, X) < faint(X.dtype)
-    low[low] = X[:, low].any(axis=0)
-    return low
+def _loses_squares(X: NDArray[Any], product: Array) -> bool:
+    """Tell whether squares of X are lost in its precision that count beside those already in the product."""
+    smallest = faint(X.dtype)
+    low = np.diagonal(product) < smallest / EPS_SINGLE
+    if not low.any():
+        return False
+    Y = X[:, low]
+    return bool(np.any(Y[:, np.einsum("ij,ij->j", Y, Y) < smallest]))
 
 
 def _has_drifted(X: NDArray[Any], d: Array, shift: NDArray[Any], limit: float, weight: float | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ def doubt_of_values(weight: float, mean: Array, share: float = CONSTANT) -> Arra
     return weight * (share * mean) ** 2
 
 
+@cache
 def faint(dtype: DTypeLike) -> float:
     """Return the sum of squares below which some of the squares may be below the range of the type."""
     return float(np.finfo(dtype).tiny / np.finfo(dtype).eps)
