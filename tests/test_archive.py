@@ -10,6 +10,7 @@ import zarr
 import rgcss_dask as rg
 from rgcss_dask.core.gaps import Gaps
 from rgcss_dask.core.parts import Parts, Read
+from rgcss_dask.scanning import handle
 from rgcss_dask.scanning import scan as one_pass
 from rgcss_dask.scanning.checkpoint import Checkpoints
 from rgcss_dask.storage import archive as module
@@ -519,6 +520,28 @@ def test_what_a_killed_write_left_is_written_over(place, monkeypatch):
     assert "zarr.json" in Folder(place).names()
     rg.save(rg.Moments.of(rows(10)), place)
     assert rg.load(place).rows == 10
+
+
+def test_a_worker_that_outlived_its_driver_does_not_touch_a_finished_archive(place, monkeypatch):
+    """It was stopped while it wrote, and goes on after another process has finished the archive."""
+    wanted, write = rg.Moments.of(rows(20)), module._write_moments
+
+    def overtaken(group, moments):
+        monkeypatch.setattr(module, "_write_moments", write)
+        rg.save(wanted, place)
+        return write(group, moments)
+
+    module.begin(Folder(place))  # by the driver, before it asks a worker
+    monkeypatch.setattr(module, "_write_moments", overtaken)
+    late = handle._write((rg.Moments.of(rows(10)), ()), Folder(place))
+    same(rg.load(place), wanted)
+    rg.save(wanted, place)
+    assert [name for name in Folder(place).names() if name.startswith("v")] == [
+        module.require(Folder(place)).lineage[-1]
+    ]
+    with pytest.raises(RuntimeError, match=r"were removed while it was written. Make the same call again"):
+        module.publish(Folder(place), late, module.Record.empty("late"))
+    same(rg.load(place), wanted)
 
 
 def test_an_archive_at_a_file_url_is_at_its_path(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import dask
 import pytest
 from counting import CountingSource, spans_read
 from distributed import Client, LocalCluster
-from processes import bare_cluster, end, kill, same_bits, start, stored_rows, wait_for_reads
+from processes import bare_cluster, end, kill, same_bits, start, stored_rows, wait_for_reads, wait_until
 
 import rgcss_dask as rg
 
@@ -131,3 +131,37 @@ def test_a_killed_scheduler(data, tmp_path):
     begun, different = spans_read(log)
     assert different == SPANS
     assert begun - SPANS <= 2 * kills, "each of the two workers had a span in flight"
+
+
+STOPPED = """
+import os, time
+from rgcss_dask.storage import archive
+def stopped(group, moments, write=archive._write_moments):
+    while not os.path.exists({go!r}):
+        time.sleep(0.05)
+    return write(group, moments)
+archive._write_moments = stopped
+"""
+
+
+@pytest.mark.parametrize("data", ["float64"], indirect=True)
+def test_workers_that_outlive_a_killed_driver(data, tmp_path):
+    """They stand still while one writes the archive, and go on after another process has finished it."""
+    path, wanted = data
+    log, here, go = tmp_path / "log", tmp_path / "m.zarr", tmp_path / "go"
+    (tmp_path / "stopped.py").write_text(STOPPED.format(go=str(go)))
+    settings = {"DASK_DISTRIBUTED__WORKER__PRELOAD": f"['{tmp_path}/stopped.py']"}
+    with bare_cluster(tmp_path, workers=({"settings": settings},) * 2) as (address, _):
+        driver = start("counting.py", path, log, here, 0, address)
+        try:
+            wait_until(lambda: list(here.glob("v*")), lambda: "no version of the archive")
+        finally:
+            kill(driver)
+        same_bits(rg.scan(CountingSource(path, log, 0), archive=here, folds=2), wanted)
+        (whole,) = here.glob("v*")
+        go.touch()
+        wait_until(lambda: len(list(here.glob("v*/folds/1/product/c/0/0"))) > 1, lambda: "nothing was written late")
+        time.sleep(1)  # for whatever else it may do
+        same_bits(rg.load(here), wanted)
+        assert whole.exists()
+        same_bits(rg.scan(CountingSource(path, log, 0), archive=here, folds=2), wanted)
