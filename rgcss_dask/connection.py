@@ -83,7 +83,7 @@ def _own_workers(count: int) -> LocalCluster:
     except ImportError:
         raise ImportError(
             "--workers needs a package that is not installed, to keep other users of this machine out of the workers: "
-            "pip install 'rgcss-dask[tls]'. Without --workers the command uses threads."
+            "pip install cryptography. Without --workers the command uses threads."
         ) from None
     return LocalCluster(  # type: ignore[no-untyped-call]
         n_workers=count,

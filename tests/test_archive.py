@@ -353,7 +353,7 @@ def test_checkpoints_of_other_data_or_options_are_refused(tmp_path, monkeypatch)
     monkeypatch.setattr("rgcss_dask.core.plan.SAVE_ROWS", 8_192)
     array = stored(tmp_path / "a.zarr", rows(100_000))
     interrupted_scan(array, tmp_path / "m.zarr", 40_000)
-    with pytest.raises(ValueError, match=r"folds: 0 there, 5 asked for.*begin anew with overwrite=True"):
+    with pytest.raises(ValueError, match=r"folds: 0 there, 5 asked for.*Begin anew with overwrite=True"):
         rg.scan(array, archive=tmp_path / "m.zarr", folds=5)
     array[99_999, 0] = 1.0
     with pytest.raises(ValueError, match="contents:"):

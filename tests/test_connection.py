@@ -493,6 +493,6 @@ def test_workers_are_never_started_without_encryption(monkeypatch):
         raise ImportError("cryptography")
 
     monkeypatch.setattr(connection.Security, "temporary", missing)
-    with pytest.raises(ImportError, match=r"--workers needs a package .* pip install 'rgcss-dask\[tls\]'"):
+    with pytest.raises(ImportError, match=r"--workers needs a package .* pip install cryptography"):
         with connected(Cluster(workers=1), lambda message: None):
             pass

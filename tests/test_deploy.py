@@ -441,7 +441,7 @@ def test_the_image_holds_what_the_package_needs():
     pins = {canonicalize_name(name): version for name, version in (line.split()[0].split("==") for line in pinned())}
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
-    needed = [*project["project"]["dependencies"], *(one for extra in ("report", "s3", "tls") for one in extras[extra])]
+    needed = [*project["project"]["dependencies"], *(one for extra in ("report", "s3") for one in extras[extra])]
     for requirement in map(Requirement, [*needed, *project["build-system"]["requires"]]):
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
 
