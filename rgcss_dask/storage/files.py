@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 
 import fsspec
 
+from rgcss_dask.storage.process import is_left, token
 from rgcss_dask.storage.retrying import Retry, StoreError, status_of
 from rgcss_dask.storage.shown import without_secrets
 
@@ -22,6 +22,7 @@ T = TypeVar("T")
 ONCE = {"total_max_attempts": 1, "mode": "standard"}  # for botocore
 LARGE = 100 * 2**20  # bytes from which on s3fs writes an object in parts
 DRAFT = r"\.[0-9a-f]{32}\.draft"  # how the name of a file ends before it is whole
+_DRAFT = re.compile(r"(.*)\.([0-9a-f]{32})\.draft", re.DOTALL)
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # what file systems without hard links answer
 
 # Protocol -> the extra of this package that brings what it needs.
@@ -261,16 +262,19 @@ class Folder:
 
 @contextmanager
 def _draft_of(path: Path, pieces: Sequence[bytes | memoryview]) -> Iterator[Path]:
-    """Write a file beside the one that it is to become; what is left of it at the end is removed."""
+    """Write a file beside the one that it is to become; what is left of it, or of those of the dead, is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}.draft")
+    draft = path.with_name(f"{path.name}.{token()}.draft")
     try:
         with draft.open("wb") as file:
             for piece in pieces:
                 file.write(piece)
         yield draft
     finally:
-        draft.unlink(missing_ok=True)
+        for name in os.listdir(path.parent):
+            found = _DRAFT.fullmatch(name)
+            if name == draft.name or (found and found[1] == path.name and is_left(found[2])):
+                path.with_name(name).unlink(missing_ok=True)
 
 
 def _link(draft: Path, path: Path) -> None:

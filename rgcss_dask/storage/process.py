@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import uuid
@@ -26,6 +27,26 @@ def namespace() -> int:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return 0
+
+
+def token() -> str:
+    """Return 32 hexadecimal digits that nobody else has, and by which `is_left` knows this process."""
+    return f"{_here()}{os.getpid():08x}{_count(os.getpid()):010x}{uuid.uuid4().hex[:8]}"
+
+
+def is_left(given: str) -> bool:
+    """Tell whether a token is that of a process of this machine that has ended."""
+    place, pid, began = given[:6], int(given[6:14], 16), int(given[14:24], 16)
+    return place == _here() and _count(pid) != began
+
+
+def _here() -> str:
+    return hashlib.blake2b(f"{machine()} {namespace()}".encode(), digest_size=3).hexdigest()
+
+
+def _count(pid: int) -> int:
+    """Return when a process began, in hundredths of a second; 0 if it has ended."""
+    return int(100 * (born(pid) or 0)) % 16**10
 
 
 def born(pid: int) -> float | None:
