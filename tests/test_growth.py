@@ -9,7 +9,7 @@ import zarr
 
 import rgcss_dask as rg
 from rgcss_dask.cli import cli
-from rgcss_dask.scanning.scan import OtherPassError
+from rgcss_dask.scanning.passes import OtherPassError
 from rgcss_dask.storage import archive as archives
 from rgcss_dask.storage.files import Folder
 

@@ -14,7 +14,7 @@ import zarr
 from zarr.storage import MemoryStore, ZipStore
 
 import rgcss_dask as rg
-from rgcss_dask.scanning.scan import OtherPassError
+from rgcss_dask.scanning.passes import OtherPassError
 from rgcss_dask.scanning.sight import seal
 from rgcss_dask.sources.anndata import AnnDataSource
 from rgcss_dask.sources.base import Reading

@@ -13,8 +13,9 @@ import numpy as np
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.parts import Parts
 from rgcss_dask.core.plan import Options
+from rgcss_dask.scanning.passes import can_go_on, unfinished_pass
 from rgcss_dask.scanning.progress import Callback
-from rgcss_dask.scanning.scan import Request, can_go_on, make_request, run, unfinished_pass
+from rgcss_dask.scanning.scan import Request, make_request, run
 from rgcss_dask.scanning.tasks import run_together
 from rgcss_dask.sources.base import Reading, Source, checksum
 from rgcss_dask.sources.opening import open_source

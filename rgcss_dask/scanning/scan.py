@@ -16,7 +16,7 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.parts import Read
 from rgcss_dask.core.plan import Cuts, Geometry, Options, Plan, check_counts, make_plan
 from rgcss_dask.scanning.budget import parse_memory
-from rgcss_dask.scanning.checkpoint import FORMAT, Checkpoints
+from rgcss_dask.scanning.checkpoint import FORMAT
 from rgcss_dask.scanning.execute import (
     Capacity,
     ClusterReport,
@@ -27,6 +27,7 @@ from rgcss_dask.scanning.execute import (
     run_on_threads,
 )
 from rgcss_dask.scanning.handle import archived, left_on_cluster, loaded
+from rgcss_dask.scanning.passes import differences, open_checkpoints, refuse_other
 from rgcss_dask.scanning.progress import Callback, Reporter, display
 from rgcss_dask.scanning.sight import Stored, check_sight, look, seal
 from rgcss_dask.scanning.tasks import Finish, Job, Place, run_finish, run_merge, run_saved, run_span
@@ -38,12 +39,8 @@ from rgcss_dask.sources.xarray import along
 from rgcss_dask.storage import archive as archives
 from rgcss_dask.storage.claim import claimed, refuse_lost
 from rgcss_dask.storage.files import Folder
-from rgcss_dask.storage.marks import CHECKPOINTS, OF_PASS, PASS, drop_checkpoints, refuse_foreign
+from rgcss_dask.storage.marks import drop_checkpoints, refuse_foreign
 from rgcss_dask.storage.outputs import refuse_inputs
-
-
-class OtherPassError(ValueError):
-    """An archive or its checkpoints were made of other data, or in another way."""
 
 
 def scan(
@@ -68,7 +65,8 @@ def scan(
     The work goes to the active `distributed.Client` if there is one, otherwise to Dask's threads with BLAS held
     at one thread each. What is in the memory of this process is worked on here in either case. The result has
     the same bits for any number of threads and workers, and after being killed and resumed. A cluster without workers
-    is waited for, 300 seconds or ``rgcss.timeout`` of Dask's configuration; every worker must see the source.
+    is waited for, 300 seconds or ``rgcss.timeout`` of Dask's configuration. Every worker must see the source; its copy
+    is refused if the sizes of its files, or pieces of some of them in each span, are not those seen here.
 
     On a cluster the moments stay on the worker where they were made. What is returned then behaves as `Moments` and
     fetches an array when it is first used; `select` and the other functions work where the moments are (``where``).
@@ -120,7 +118,7 @@ def scan(
     refuse_inputs(archive, opened.places)
     with claimed(folder):
         record = archives.read_record(folder)
-        if record is None or (overwrite and _differences(record.fingerprint, request.fingerprint)):
+        if record is None or (overwrite and differences(record.fingerprint, request.fingerprint)):
             result = run(request, folder=folder, progress=progress, stay=True, overwrite=overwrite)
             refuse_lost(folder)  # a worker that writes cannot tell
             moments = archived(result.moments, folder, request.record(result.reads), shared=result.shared)
@@ -240,7 +238,9 @@ def run(
         check_cluster(client)
         shared, sights = check_sight(client, request.paths, folder), look(request.paths)
         seals = {i: seal(request.stored, plan.nodes[i].start, plan.nodes[i].stop) for i in plan.spans}
-    checkpoints = None if folder is None or not shared else _open_checkpoints(folder, request, overwrite=overwrite)
+    checkpoints = None
+    if folder is not None and shared:
+        checkpoints = open_checkpoints(folder, request.fingerprint, overwrite=overwrite)
     with display(progress) as tell:
         total = plan.nodes[-1].stop - plan.nodes[-1].start
         reporter = Reporter(tell, rows=total, row_bytes=plan.geometry.row_bytes, spans=len(plan.spans))
@@ -344,61 +344,3 @@ def _stamps(source: Source, plan: Plan) -> dict[tuple[int, int], str] | None:
     spans = [(plan.nodes[i].start, plan.nodes[i].stop) for i in plan.spans]
     stamps = source.stamps(_edges(plan))
     return None if stamps is None else dict(zip(spans, stamps, strict=True))
-
-
-def _open_checkpoints(folder: Folder, request: Request, *, overwrite: bool = False) -> Checkpoints:
-    """Return the checkpoints of this very pass, or refuse those of another, or remove them if asked to."""
-    inside = folder.within(CHECKPOINTS)
-    there, here = unfinished_pass(folder), request.fingerprint
-    if there is not None and not can_go_on(there, here):
-        if not overwrite:
-            raise _unfinished_other(inside, there, here)
-        drop_checkpoints(folder)
-        there = None
-    name = uuid.uuid4().hex if there is None else there["id"]
-    inside.write(PASS, json.dumps({**here, "id": name}).encode())
-    # In a folder of its own: a worker of another pass that was killed may still write, and must not be believed.
-    return Checkpoints(inside.within(name))
-
-
-def _unfinished_other(inside: Folder, there: dict[str, Any], here: dict[str, Any]) -> OtherPassError:
-    anew = "Begin anew with overwrite=True (--overwrite), or give another path."
-    if not there:
-        return OtherPassError(f"{inside.address}/{PASS}, which says of which pass the rest is, is damaged. {anew}")
-    return OtherPassError(
-        f"{inside.address} holds an unfinished pass over other data or with other options "
-        f"({_differences(there, here)}). Make the call it was made with, which goes on from there. {anew}"
-    )
-
-
-def unfinished_pass(folder: Folder) -> dict[str, Any] | None:
-    """Return the fingerprint of a pass whose checkpoints are in the folder of an archive, if there is one."""
-    found = folder.within(CHECKPOINTS).read(PASS)
-    try:
-        return None if found is None else dict(json.loads(found))
-    except (ValueError, TypeError, RecursionError):
-        return {}  # damaged: no pass that can be gone on with
-
-
-def can_go_on(there: dict[str, Any], here: dict[str, Any]) -> bool:
-    """Tell whether a pass can use the checkpoints of another: rows that were not refused are not dropped either."""
-    if there.get("nan") == "raise" and here["nan"] == "drop":
-        there = {**there, "nan": "drop"}
-    named = OF_PASS.fullmatch(str(there.get("id")))  # it becomes a path
-    return named is not None and not _differences(there, here)
-
-
-def refuse_other(address: str, there: dict[str, Any], here: dict[str, Any]) -> None:
-    """Refuse to take a finished archive for one of other data, or made in another way."""
-    if differences := _differences(there, here):
-        raise OtherPassError(
-            f"{address} holds a pass over other data or with other options ({differences}). Make the call it was made "
-            f"with, append() for rows that were added to a finished archive, give another path, or remove {address}; "
-            "overwrite=True (--overwrite) replaces it when the new pass is complete."
-        )
-
-
-def _differences(there: dict[str, Any], here: dict[str, Any]) -> str:
-    here = json.loads(json.dumps(here))
-    different = [k for k in {**there, **here} if k != "id" and there.get(k) != here.get(k)]
-    return "; ".join(f"{k}: {there.get(k)} there, {here.get(k)} asked for" for k in different)
