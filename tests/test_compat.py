@@ -19,8 +19,8 @@ COMPAT = PACKAGE / "compat.py"
 PUBLIC = {
     "dask": {"dask", "dask.array", "dask.base", "dask.dataframe", "dask.delayed", "dask.threaded"},
     "distributed": {"distributed"},
-    "zarr": {"zarr", "zarr.abc.buffer", "zarr.abc.store", "zarr.buffer", "zarr.buffer.cpu", "zarr.codecs"}
-    | {"zarr.errors", "zarr.storage"},
+    "zarr": {"zarr", "zarr.abc.buffer", "zarr.abc.codec", "zarr.abc.store", "zarr.buffer", "zarr.buffer.cpu"}
+    | {"zarr.codecs", "zarr.errors", "zarr.storage"},
 }
 
 

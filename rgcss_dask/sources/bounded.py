@@ -17,12 +17,11 @@ import zarr
 from numcodecs import Zstd
 from numcodecs.compat import ensure_contiguous_ndarray
 from numpy.typing import NDArray
+from zarr.abc.buffer import Buffer, NDBuffer
 from zarr.abc.codec import BytesBytesCodec, Codec
 from zarr.codecs import ShardingCodec
-from zarr.codecs._v2 import V2Codec
-from zarr.core.array_spec import ArraySpec
-from zarr.core.buffer import Buffer, NDBuffer
-from zarr.core.codec_pipeline import BatchedCodecPipeline
+
+from rgcss_dask.compat import ArraySpec, BatchedCodecPipeline, V2Codec
 
 SLACK = 2**16  # bytes that codecs may add
 FILTERED = 16  # times as large as its values a chunk may be before the filters of format 2
