@@ -26,6 +26,7 @@ from rgcss_dask.compat import dumps
 from rgcss_dask.core import greedy, needs, refinement, stability, tuning
 from rgcss_dask.scanning import handle, placement, sight, versions
 from rgcss_dask.scanning.handle import PlacedMoments, Shelf
+from rgcss_dask.storage.archive import Draft
 
 ROWS, COLUMNS, K = 6_000, 30, 8
 PLACES = ("scheduler", "worker", "client")
@@ -357,7 +358,8 @@ def test_an_archive_that_only_the_client_sees(client, stored, local, tmp_path, m
         raise FileNotFoundError("not here")
 
     path = tmp_path / "moments.zarr"
-    monkeypatch.setattr(handle, "_write", lambda *args: None)
+    elsewhere = Draft(f"v{0:012x}", {}, 9)  # which a worker wrote on a machine of its own
+    monkeypatch.setattr(handle, "_write", lambda *args: elsewhere)
     made = rg.scan(stored, folds=3, groups=12, archive=path)
     monkeypatch.setattr(handle, "_read", blind)
     again = rg.scan(stored, folds=3, groups=12, archive=path)
