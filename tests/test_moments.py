@@ -391,6 +391,8 @@ def test_minus_of_the_same_rows_in_another_order_leaves_nothing():
         left = Moments.of(A, w).minus(Moments.of(A[order], w[order]))
         assert (left.rows, left.weight) == (0, 0.0)
         assert not left.product.any()
+    still = Moments.of(np.full((6, 1), 3e-100), [1, 3, 3, 0, 3, 2])
+    assert still.minus(Moments.of(np.full((1, 1), 3e-100))).spread == 0
     with pytest.raises(ValueError, match="cannot subtract more than is there: 997 rows of weight"):
         Moments.of(A, w).minus(Moments.of(A, 0.9 * w))
 

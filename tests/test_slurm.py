@@ -14,6 +14,8 @@ from slurm import machine, recipe
 
 import rgcss_dask as rg
 
+pytest.importorskip("dask_jobqueue", reason="needs the extra 'test-deploy': pip install -e '.[test-deploy]'")
+
 HELPERS = Path(__file__).parent / "slurm"
 ON_SLURM = recipe.ROOT / "deploy" / "slurm" / "on_slurm.py"
 ARRAY = ON_SLURM.with_name("array.sbatch")

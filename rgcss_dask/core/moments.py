@@ -80,6 +80,8 @@ class Moments:
         """Column means, (n,)."""
         if self.weight <= 0:
             raise ValueError("the mean of no rows is not defined; these moments hold a weight of 0.")
+        if self.exact:  # rounded once
+            return (self.weight * self.shift + self.total) / self.weight
         return self.shift + self.total / self.weight
 
     @property
@@ -121,7 +123,7 @@ class Moments:
         left = _merge_numbers(self, other, sign=-1.0)
         # What cancels may come out a little below zero; what is far below was never part of these rows.
         diagonal = np.einsum("ii->i", left.product)
-        if np.any(diagonal < -1e-9 * np.diagonal(self.product)):
+        if np.any(diagonal < -(1e-9 * np.diagonal(self.product) + left.rounding)):
             worst = int(np.argmin(diagonal))
             raise ValueError(
                 f"cannot subtract more than is there: column {worst} would be left with a negative sum of "

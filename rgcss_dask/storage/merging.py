@@ -40,15 +40,16 @@ def merge(
     folder = folder_of(into, storage_options)
     refuse_foreign(folder)
     refuse_inputs(into, [path for path in paths if path not in onto])
-    with claimed(folder):  # before reading: what another process adds meanwhile would be lost
-        found = _read_all(paths, storage_options)
-        words = "merged from " + ", ".join(without_secrets(path) for path in paths)
-        if not onto:
-            lineage = [one for _, record in found for one in record.lineage]
-            moments = _sum(found)
-            write(folder, moments, replace(Record.empty(words), lineage=lineage))
-            return moments
-        return _add(folder, paths, found, paths.index(onto[0]), words)
+    words = "merged from " + ", ".join(without_secrets(path) for path in paths)
+    if onto:
+        with claimed(folder):  # before reading: what another process adds meanwhile would be lost
+            return _add(folder, paths, _read_all(paths, storage_options), paths.index(onto[0]), words)
+    found = _read_all(paths, storage_options)
+    moments = _sum(found)
+    lineage = [one for _, record in found for one in record.lineage]
+    with claimed(folder):
+        write(folder, moments, replace(Record.empty(words), lineage=lineage))
+    return moments
 
 
 def _add(folder: Folder, paths: Sequence[str | Path], found: Found, index: int, words: str) -> Moments:
