@@ -324,6 +324,10 @@ def test_bad_anndata(cells, tmp_path, anndata):
     with pytest.raises(ValueError, match=r"no matrix X in .*empty.zarr. It has layers/counts"):
         rg.scan(path)
     assert rg.scan(path / "layers" / "counts").n == 30
+    nothing = zarr.open_group(path, mode="a").create_array("X", shape=(), dtype="f8", overwrite=True)
+    nothing.attrs["encoding-type"] = "null"  # as anndata 0.12.0 writes it
+    with pytest.raises(ValueError, match=r"no matrix X in .*empty.zarr. It has layers/counts"):
+        rg.scan(path)
     zarr.open_group(tmp_path / "group.zarr", mode="w")
     with pytest.raises(ValueError, match="must hold an AnnData or a sparse matrix"):
         rg.scan(zarr.open_group(tmp_path / "group.zarr", mode="r"))

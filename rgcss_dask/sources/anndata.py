@@ -66,7 +66,7 @@ class AnnDataSource(Source):
         address, names = without_secrets(thing), None
         if group.attrs.get(ENCODING) == "anndata":
             names = _variable_names(group)
-            if "X" not in group:
+            if "X" not in group or group["X"].attrs.get(ENCODING) == "null":  # as anndata 0.12.0 wrote None
                 raise ValueError(_no_x(address, [f"layers/{name}" for name in _members(group, "layers")]))
             found = group["X"]
             if isinstance(found, zarr.Array):
