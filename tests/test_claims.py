@@ -169,6 +169,15 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path, monkeypatch):
         pass
 
 
+def test_what_a_claim_needed_goes_with_it(tmp_path):
+    (tmp_path / f"{claim.NAME}.{1:032x}").write_text("")  # of one that was killed while it buried another
+    with claim.claimed(Folder(str(tmp_path))):
+        assert [path.name for path in tmp_path.iterdir()] == [claim.NAME]
+    with claim.claimed(Folder(str(tmp_path / "new"))):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_claim_shows_signs_of_life(tmp_path, monkeypatch):
     monkeypatch.setattr(claim, "BEAT", 0.01)
     with claim.claimed(Folder(str(tmp_path))):

@@ -85,7 +85,7 @@ class Claim:
 @contextmanager
 def claimed(folder: Folder, name: str = NAME) -> Iterator[None]:
     """Hold what is in a folder, or beside a claim of another name, for writing; refuse if a living process holds it."""
-    mine = Claim.mine()
+    mine, was_there = Claim.mine(), not folder.is_local or os.path.isdir(folder.root)
     _held[mine.id] = folder.root, name  # before it is written: another thread would take it for one that was left
     try:
         _begin(folder, mine, name)
@@ -93,6 +93,8 @@ def claimed(folder: Folder, name: str = NAME) -> Iterator[None]:
             yield
     finally:
         del _held[mine.id]
+        if not was_there:
+            folder.remove_empty()  # made for the claim alone, if what was to be written was refused
 
 
 def refuse_lost(folder: Folder, name: str = NAME) -> None:
@@ -122,6 +124,16 @@ def _begin(folder: Folder, mine: Claim, name: str) -> None:
     holder = Claim.of(folder.read(name) or b"")
     if holder is None or holder.id != mine.id:  # two began at once, in a store where the later write won
         raise _busy(folder, name, holder)
+    if folder.is_local:
+        _tidy(folder, name)
+
+
+def _tidy(folder: Folder, name: str) -> None:
+    """Remove the claims on claims of the dead that a process killed meanwhile has left: nobody needs them now."""
+    left = re.compile(rf"{re.escape(name)}(\.{ID.pattern})+")
+    for found in os.listdir(folder.root):
+        if left.fullmatch(found):
+            folder.remove(found)
 
 
 def _take(folder: Folder, mine: Claim, name: str) -> None:

@@ -22,7 +22,6 @@ PARTIAL = r"zarr\.\w+\.partial"  # drafts of Zarr that a killed process left
 IN_VERSION = re.compile(rf"zarr\.json|{'|'.join(ARRAYS)}|folds|groups|{PARTIAL}")
 OF_PASS = ID  # the folder of the checkpoints of one pass
 IN_PASS = re.compile(rf".+\.part|.+\.part{DRAFT}")
-LEFT = re.compile(rf"{PARTIAL}|{re.escape(CLAIM)}(\.{ID.pattern})+")
 BESIDE_PASS = re.compile(rf"{re.escape(PASS)}{DRAFT}")
 # Names without a meaning of their own, in the folder of an archive that was not finished.
 PASSING = re.compile(rf"{PARTIAL}|{re.escape(CLAIM)}(\.{ID.pattern})*({DRAFT})?|{re.escape(BATCH)}{DRAFT}")
@@ -89,7 +88,7 @@ def drop_checkpoints(folder: Folder) -> None:
 def drop_versions(folder: Folder, keep: str | None) -> None:
     """Remove the versions of an archive but the current one, and what else the dead have left; only with the claim."""
     for name in folder.names():
-        if LEFT.fullmatch(name):
+        if re.fullmatch(PARTIAL, name):
             folder.remove(name)
         if VERSION.fullmatch(name) and name != keep and _holds_only(folder.within(name), IN_VERSION):
             folder.remove(name)
