@@ -17,7 +17,7 @@ from rgcss_dask.storage.claim import claimed
 from rgcss_dask.storage.result import Trust, Tuning, make_result, save_result
 
 SOME = 150  # flips of each kind of file in the default suite
-MANY = 5000  # in `integration`
+MANY, FEW = 1500, 250  # in `integration`, 5,000 in all; a pass or a claim for each takes longer
 COUNTS = [SOME, pytest.param(MANY, marks=pytest.mark.integration)]
 
 
@@ -94,7 +94,7 @@ def test_checkpoints(unfinished, count):
     assert counts["told"] > 0.9 * count
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.integration)])
+@pytest.mark.parametrize("count", [40, pytest.param(FEW, marks=pytest.mark.integration)])
 def test_a_pass_that_goes_on(unfinished, data, tmp_path, count):
     """Every file of an unfinished pass: the claim that its process left, the record of the pass, the checkpoints."""
     whole = rg.scan(data, archive=tmp_path / "whole.zarr", progress=False)
@@ -111,7 +111,7 @@ def test_a_pass_that_goes_on(unfinished, data, tmp_path, count):
     assert counts["told"] > 0
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(MANY, marks=pytest.mark.integration)])
+@pytest.mark.parametrize("count", [50, pytest.param(FEW, marks=pytest.mark.integration)])
 @pytest.mark.filterwarnings("ignore:.*Waiting up to:UserWarning")
 def test_claims(tmp_path, count, monkeypatch):
     """A claim that a killed process left: a flip leaves it as dead as it was, or it is told whose it seems to be."""
