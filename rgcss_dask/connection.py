@@ -244,6 +244,12 @@ def _refused(address: str, asked: Cluster, error: Exception) -> Exception:
             f"the certificates of this side and of the scheduler at {address} must come from one authority, and they "
             f"do not fit ({alert[1] if alert else reason}). Use those made for this cluster: {GIVE}."
         )
+    if tls and "reset by peer" in reason:  # TLS 1.3 may lose what the other side said before it closed
+        return ConnectionError(
+            f"the certificates of this side and of the scheduler at {address} must come from one authority, and they "
+            f"do not fit ({reason}). Use those made for this cluster: {GIVE}; or what listens there does not speak TLS "
+            "as a Dask scheduler does and is meant to go without: then give tcp://."
+        )
     if tls:
         return ConnectionError(
             f"what listens at {address} does not speak TLS as a Dask scheduler does ({reason}). Start the scheduler "

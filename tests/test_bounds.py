@@ -155,6 +155,7 @@ def test_rows_of_a_missing_chunk(tmp_path):
             rg.scan(path)
 
 
+@pytest.mark.filterwarnings("ignore:.*The stored chunk shape:UserWarning")  # of Zarr, from 3.4 on
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_chunks_of_no_rows_are_refused(tmp_path, zarr_format):
     path = tmp_path / "a.zarr"
@@ -166,5 +167,7 @@ def test_chunks_of_no_rows_are_refused(tmp_path, zarr_format):
     else:
         content["chunks"] = [0, 10]
     file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"chunks must have rows and columns; those of .*a\.zarr have shape \(0, 10\)"):
+    words = r"chunks must have rows and columns; those of .*a\.zarr have shape \(0, 10\)"
+    repaired = r"a\.zarr: chunk \S*0.0 \(rows 0 to 0\) cannot be read"  # Zarr 3.4 takes 0 for 1
+    with pytest.raises(ValueError, match=f"{words}|{repaired}"):
         rg.scan(path)

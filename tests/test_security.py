@@ -77,6 +77,8 @@ def test_names_whose_codec_unpickles(tmp_path, marker):
         made.write_zarr(path)
     (path / ".zmetadata").unlink()  # a copy of what is changed here
     index = path / "var" / json.loads((path / "var" / ".zattrs").read_text())["_index"]
+    if not (index / ".zarray").exists():  # strings that may be missing, of newer versions
+        index = index / "values"
     metadata = json.loads((index / ".zarray").read_text())
     (index / ".zarray").write_text(json.dumps({**metadata, "compressor": {"id": "pickle", "protocol": 5}}))
     (index / "0").write_bytes(pickle.dumps(Trap(marker)))
