@@ -31,8 +31,8 @@ def test_a_sample_of_kills(tmp_path):
 
 
 @pytest.mark.integration
-def test_killed_before_every_change_of_files(tmp_path):
-    """And once more when the call is made again."""
-    kills = attacked(tmp_path, every=1, times=5)
+def test_killed_before_every_ninth_change_of_files(tmp_path):
+    """And two at once. Every change: ``python tests/kills.py FOLDER 1 5``, which takes minutes."""
+    kills = attacked(tmp_path, every=9, times=1)
     print(f"{kills} kills: 0 wrong, 0 lost, 0 stranded, and nothing left behind")
-    assert kills >= 1_000
+    assert kills >= 100
