@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 # scikit-learn take a second or more, and `rgcss --help` needs neither.
 _HOME = {
     "CrossValidation": "core.tuning",
-    "Factor": "core.gram",
+    "Factor": "core.solver.gram",
     "Field": "sources.xarray",
     "GCSS": "estimator",
     "Moments": "core.moments",

@@ -18,23 +18,25 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.accumulate import check_real, checked_weights, is_whole
-from rgcss_dask.core.gram import Factor
 from rgcss_dask.core.missing import MASKED, plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import matching
+from rgcss_dask.core.objective import objective_named
 from rgcss_dask.core.parts import Parts
 from rgcss_dask.core.plan import Options
+from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.rebuild import Rebuild, Take
 from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.solver.gram import Factor
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows, select_from_rows
 from rgcss_dask.placed import (
-    cross_validate,
+    answered,
+    improved,
     loss_and_start,
     rank_outside_folds,
-    refine,
-    select,
     tight_bound,
+    validated,
     weights,
 )
 from rgcss_dask.scanning.batches import held_out_rows, moments_in_folds, parts_of, with_batch
@@ -346,19 +348,17 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             moments = moments.fetch()
         tuned = self._tuned(moments)
         if tuned is None:
-            picked = select(moments, self._count(moments.n), lam=float(self.lam), where=self.where, **self._how())
+            picked = answered(moments, self._count(moments.n), self._problem(), where=self.where)[0]
         else:
             picked, self.cv_results_ = tuned.selection, tuned
         if self.refine:
-            columns = {"include": _given(self.include), "exclude": _given(self.exclude)}
-            picked = refine(picked, moments, where=self.where, **columns).selection
+            picked = improved(picked, moments, self._problem(), where=self.where).selection
         self._moments, self._rows, self._parts = moments, None, parts
         return self._store(picked, weights(picked, moments, where=self.where), moments.mean)
 
     def _pick_from_rows(self, rows: Rows) -> Self:
         """Select from fewer rows than columns, and store the result."""
-        how = self._how()
-        picked, weights = select_from_rows(rows, self._count(rows.block.shape[1]), lam=float(self.lam), **how)
+        picked, weights = select_from_rows(rows, self._count(rows.block.shape[1]), self._problem())
         self._moments, self._rows, self._parts = None, rows, None
         return self._store(picked, weights, rows.preparation(True, None)[0])
 
@@ -391,7 +391,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         count = self._most(moments) if choose_count else self._count(moments.n)
         lams = None if self.lam == "cv" else [float(self.lam)]
         rule: dict[str, Any] = {"one_se": choose_count, "fixed_k": not choose_count}
-        return cross_validate(moments, count, lams=lams, where=self.where, **rule, **self._how())
+        return validated(moments, count, self._problem(), lams=lams, where=self.where, **rule)
 
     def _most(self, moments: Moments) -> int:
         """Return the most columns to try: with lambda = 0 no more than the rows of any training fold span."""
@@ -399,7 +399,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         most = max(min(TRIED_COLUMNS, free), len(_given(self.include)))
         if self.lam != 0 or len(moments.folds) < 2:
             return most
-        return rank_outside_folds(moments, most, where=self.where, **self._how())
+        return rank_outside_folds(moments, most, self._problem(), where=self.where)
 
     def _where(self, moments: Moments) -> str | None:
         """Return the place asked for, if it is one for these moments: they may be of another pass than those of fit."""
@@ -416,15 +416,16 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"n_features_to_select must be at most n_features={n}; got {asked}.")
         return int(asked)
 
-    def _how(self) -> dict[str, Any]:
-        """Return what every selection is given."""
-        return {
-            "objective": self.objective,
-            "include": _given(self.include),
-            "exclude": _given(self.exclude),
-            "center": self.center,
-            "scale": self.scale,
-        }
+    def _problem(self) -> Problem:
+        """Return what is asked of every selection; a lambda that is to be found is found later."""
+        return Problem(
+            objective=self.objective,
+            lam=1.0 if self.lam == "cv" else float(self.lam),
+            include=_given(self.include),
+            exclude=_given(self.exclude),
+            center=self.center,
+            scale=self.scale,
+        )
 
     def _folds(self) -> int | None:
         """Return how many folds to keep apart in the pass, by the number of the row."""
@@ -446,7 +447,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"lam must be a number or 'cv'; got {self.lam!r}.")
         if self.lam != "cv":
             evaluate.checked_lambda(float(self.lam))
-        evaluate.counted(0, [], self.objective)
+        objective_named(self.objective)
 
     def _is_wide(self, data: Any) -> bool:
         """Tell whether to work on the rows themselves: fewer than columns, and no Gram is needed."""

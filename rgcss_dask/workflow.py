@@ -10,11 +10,12 @@ from typing import Any
 from rgcss_dask.core import needs
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import size
+from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.stability import Stability
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows, select_from_rows
-from rgcss_dask.placed import cross_validate, refine, select, stability
+from rgcss_dask.placed import answered, improved, resampled, validated
 from rgcss_dask.scanning.budget import default_budget, parse_memory
 from rgcss_dask.scanning.handle import PlacedMoments
 from rgcss_dask.scanning.placement import ask
@@ -47,6 +48,17 @@ class Question:
     include: tuple[Any, ...] = ()
     exclude: tuple[Any, ...] = ()
     refine: bool = False
+
+    @property
+    def problem(self) -> Problem:
+        """What is asked of every selection, but lambda, which may have to be found."""
+        return Problem(
+            objective=self.objective,
+            include=self.include,
+            exclude=self.exclude,
+            center=self.center,
+            scale=self.scale,
+        )
 
 
 def open_moments(
@@ -141,12 +153,12 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
     else:
         picked = _select(source, question)
     if question.refine and isinstance(source, Moments):
-        better = refine(picked, source, include=question.include, exclude=question.exclude)
+        better = improved(picked, source, question.problem)
         say(str(better))
         picked = better.selection
     trust = None
     if isinstance(source, Moments) and source.groups and picked.k:
-        trust = _trust(stability(source, picked.k, lam=picked.lam, **_options(question)))
+        trust = _trust(resampled(source, picked.k, question.problem.at(picked.lam)))
         say(trust.words)
     asked = {name: value for name, value in asdict(question).items() if value not in (None, (), False)}
     shown: dict[str, Any] = {"provenance": {**provenance, "asked": asked}, "trust": trust}
@@ -182,27 +194,16 @@ def _sensible(source: Moments | Rows, question: Question, say: Say) -> Question:
     return question
 
 
-def _options(question: Question) -> dict[str, Any]:
-    names = ("objective", "include", "exclude", "center", "scale")
-    return {name: getattr(question, name) for name in names}
-
-
 def _tune(moments: Moments, question: Question) -> CrossValidation:
-    return cross_validate(
-        moments,
-        question.k,
-        lams=question.lams,
-        one_se=question.one_se,
-        fixed_k=not question.choose_k,
-        **_options(question),
-    )
+    rule: dict[str, Any] = {"one_se": question.one_se, "fixed_k": not question.choose_k}
+    return validated(moments, question.k, question.problem, lams=question.lams, **rule)
 
 
 def _select(source: Moments | Rows, question: Question) -> Selection:
-    lam = float(question.lam or 0.0)
+    problem = question.problem.at(float(question.lam or 0.0))
     if isinstance(source, Moments):
-        return select(source, question.k, lam=lam, **_options(question))
-    return select_from_rows(source, question.k, lam=lam, **_options(question))[0]
+        return answered(source, question.k, problem)[0]
+    return select_from_rows(source, question.k, problem)[0]
 
 
 def _tuning(tuned: CrossValidation) -> Tuning:

@@ -2,7 +2,6 @@
 
 import tracemalloc
 import warnings
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rgcss_dask import Factor, Moments, Stop, select
-from rgcss_dask.core import evaluate, greedy, steps
+from rgcss_dask.core import evaluate
+from rgcss_dask.core.solver import kernels
 
 OBJECTIVES = ["unselected", "all"]
 
@@ -22,14 +22,6 @@ def quiet_select(*args, **kwargs):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return select(*args, **kwargs)
-
-
-@contextmanager
-def always_in_step():
-    """Let paths of several lambdas share columns of G^2 however small G is."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(greedy, "_LARGE", 0)
-        yield
 
 
 @st.composite
@@ -82,16 +74,14 @@ def test_every_pick_is_the_best_one(A, lam, objective, wide, data):
     wide=st.booleans(),
 )
 def test_every_pick_of_several_lambdas_in_lockstep_is_the_best_one(A, lams, objective, wide):
-    with always_in_step():
-        together = quiet_select(Factor(A) if wide else A.T @ A, A.shape[1], lam=lams, objective=objective)
+    together = quiet_select(Factor(A) if wide else A.T @ A, A.shape[1], lam=lams, objective=objective)
     for lam, picked in zip(lams, together, strict=True):
         check_every_pick(A, picked, lam, objective)
 
 
 @pytest.mark.parametrize("seed", [42, 330, 378, 430, 1114, 1309, 1824, 2361, 2504, 2633, 2995])
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("in_step", [False, True])
-def test_a_pick_that_turns_out_worse_than_another_gives_way(seed, wide, in_step):
+def test_a_pick_that_turns_out_worse_than_another_gives_way(seed, wide):
     """One more pick exhausts the data, all gains are equal but for lambda, and one column is almost picked."""
     rng = np.random.default_rng(seed)
     m, n, rank = rng.integers(3, 12), rng.integers(4, 8), int(rng.integers(2, 4))
@@ -100,8 +90,7 @@ def test_a_pick_that_turns_out_worse_than_another_gives_way(seed, wide, in_step)
     if i != j:
         A[:, j] = rng.standard_normal() * A[:, i] + 10.0 ** -rng.uniform(0, 5) * A[:, j]
     lams = [0.0, 10.0 ** rng.uniform(-12, 0)]
-    with always_in_step() if in_step else nullcontext():
-        picked = quiet_select(Factor(A) if wide else A.T @ A, rank, lam=lams)
+    picked = quiet_select(Factor(A) if wide else A.T @ A, rank, lam=lams)
     for lam, path in zip(lams, picked, strict=True):
         check_every_pick(A, path, lam, "unselected")
 
@@ -221,14 +210,12 @@ def test_no_lambdas_give_no_selections():
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("in_step", [False, True])
-def test_several_lambdas_pick_as_they_would_alone(objective, wide, in_step):
+def test_several_lambdas_pick_as_they_would_alone(objective, wide):
     rng = np.random.default_rng(3)
     A = rng.standard_normal((60, 90)) * rng.uniform(0.01, 3, 90)
     source = Factor(A) if wide else A.T @ A
     lams = [0.0, 1e-3, 0.1, 5.0, 1e4]
-    with always_in_step() if in_step else nullcontext():
-        together = select(source, 40, lam=lams, objective=objective)
+    together = select(source, 40, lam=lams, objective=objective)
     for lam, one in zip(lams, together, strict=True):
         alone = select(source, 40, lam=lam, objective=objective)
         assert one.lam == lam
@@ -242,8 +229,7 @@ def test_lambdas_in_lockstep_keep_the_digits_that_they_have_alone(decades, objec
     """What is shared between lambdas loses digits sooner; a path that notices does without it from then on."""
     G = decaying(decades, seed=0)
     lams = [1e-4, 1e-2, 1.0, 1e2]
-    with always_in_step():
-        together = quiet_select(G, 100, lam=lams, objective=objective)
+    together = quiet_select(G, 100, lam=lams, objective=objective)
     for lam, one in zip(lams, together, strict=True):
         alone = quiet_select(G, 100, lam=lam, objective=objective)
         resolved = int(np.sum(alone.loss > 1e-12 * alone.start))
@@ -307,28 +293,25 @@ def test_the_lowest_index_wins_a_tie():
         assert max(picked.columns) < 8 if lam == 0 else picked.columns[0] < 8
 
 
-@pytest.mark.parametrize("in_step", [False, True])
-def test_of_equal_columns_the_lowest_comes_first_even_when_little_is_left(in_step):
+def test_of_equal_columns_the_lowest_comes_first_even_when_little_is_left():
     """With 20 columns and two copies of each, the loss falls to a millionth before the first copy is picked."""
     for seed in range(10):
         A = np.random.default_rng(seed).standard_normal((100, 20))
         G = np.tile(A.T @ A, (3, 3))
         G += 1e-15 * np.outer(np.diag(G), np.diag(G)) ** 0.5 * np.random.default_rng(seed).standard_normal((60, 60))
-        with always_in_step() if in_step else nullcontext():
-            for picked in select((G + G.T) / 2, 38, lam=[0.01, 0.1, 1.0]):
-                order = {column: t for t, column in enumerate(picked.columns)}
-                for column, t in order.items():
-                    assert all(order.get(lower, 99) < t for lower in range(column % 20, column, 20))
+        for picked in select((G + G.T) / 2, 38, lam=[0.01, 0.1, 1.0]):
+            order = {column: t for t, column in enumerate(picked.columns)}
+            for column, t in order.items():
+                assert all(order.get(lower, 99) < t for lower in range(column % 20, column, 20))
 
 
-def test_a_copy_that_was_included_counts_no_more_for_lambdas_in_step():
+def test_a_copy_that_was_included_counts_no_more_for_several_lambdas():
     """It changes nothing, so that no factors of it say that its error is gone."""
     rng = np.random.default_rng(0)
     A = rng.standard_normal((50, 30))
     A[:, :2] *= 30
     A[:, 1] = A[:, 0]
-    with always_in_step():
-        together = select(A.T @ A, 20, lam=[0.1, 1.0], include=[0, 1])
+    together = select(A.T @ A, 20, lam=[0.1, 1.0], include=[0, 1])
     for lam, picked in zip([0.1, 1.0], together, strict=True):
         alone = select(A.T @ A, 20, lam=lam, include=[0, 1])
         assert np.array_equal(picked.columns, alone.columns)
@@ -341,10 +324,10 @@ def test_a_gram_that_cannot_be_written_is_taken_as_it_is():
     G = np.random.default_rng(0).standard_normal((90, 30))
     G = G.T @ G
     want = select(G, 5)
-    kinds = len(steps.take.signatures)
+    kinds = len(kernels.multiply_triangle.signatures)
     G.flags.writeable = False
     assert np.array_equal(select(G, 5).loss, want.loss)
-    assert len(steps.take.signatures) == kinds
+    assert len(kernels.multiply_triangle.signatures) == kinds
 
 
 def test_dead_and_constant_columns_are_never_picked_while_another_helps():
@@ -416,14 +399,12 @@ def nearly_dependent(seed, gap):
 
 
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("in_step", [False, True])
-def test_a_selection_knows_how_far_rounding_has_moved_its_losses(wide, in_step):
+def test_a_selection_knows_how_far_rounding_has_moved_its_losses(wide):
     moved = 0
     for seed in range(40):
         A = nearly_dependent(seed, 10.0 ** -np.random.default_rng(seed).uniform(3, 8))
         lams = [0.0, 1e-12, 1e-6]
-        with always_in_step() if in_step else nullcontext():
-            paths = quiet_select(Factor(A) if wide else A.T @ A, 8, lam=lams, include=[0])
+        paths = quiet_select(Factor(A) if wide else A.T @ A, 8, lam=lams, include=[0])
         for lam, picked in zip(lams, paths, strict=True):
             true = np.array([oracle.loss(A, picked.columns[: t + 1], lam) for t in range(picked.k)])
             error, promised = np.abs(picked.loss - true), 1e-9 * true + 1e-12 * picked.start

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from rgcss_dask import select
 from rgcss_dask.core import triangle
 from rgcss_dask.core.accumulate import Accumulator, NotFiniteError
 from rgcss_dask.core.gaps import Gaps
-from rgcss_dask.core.greedy import select
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.stability import weighted_sums
 from rgcss_dask.core.wide import Rows

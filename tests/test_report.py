@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rgcss_dask
-from rgcss_dask.core.greedy import select
+from rgcss_dask import select
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.report import write_report
 from rgcss_dask.report.layout import grid_layout, image_layout

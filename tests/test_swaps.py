@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rgcss_dask as rg
-from rgcss_dask.core.gram import Gram
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.objective import objective_named
 from rgcss_dask.core.refinement import swap_losses
-from rgcss_dask.core.workers import Workers
+from rgcss_dask.core.solver.gram import Gram
+from rgcss_dask.core.solver.pool import Pool
 
 OBJECTIVES = ["unselected", "all"]
 
@@ -45,8 +46,8 @@ def smallest_loss(A, k, lam, objective):
 def test_every_swap_is_scored_with_its_loss(objective, lam, unit):
     A = factor_model(1)[0]
     lam, picked = lam * unit, rg.select(A.T @ A, 4, lam=lam, objective=objective).columns
-    with Workers() as workers:
-        table = swap_losses(Gram(unit * (A.T @ A)), picked, lam, objective, workers)
+    with Pool() as pool:
+        table = swap_losses(Gram(unit * (A.T @ A)), picked, lam, objective_named(objective), pool)
     for a in range(4):
         for j in range(A.shape[1]):
             swapped = [j if i == a else c for i, c in enumerate(picked)]

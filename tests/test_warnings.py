@@ -8,7 +8,7 @@ import pytest
 ANNOUNCEMENTS = [DeprecationWarning, PendingDeprecationWarning, FutureWarning]
 OURS = [
     "rgcss_dask",
-    "rgcss_dask.core.gram",
+    "rgcss_dask.core.solver.gram",
     "examples.paper.sampling",
     *(p.stem for p in Path(__file__).parent.glob("*.py")),
 ]

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
+from rgcss_dask.core.objective import Bounds, objective_named
 from rgcss_dask.core.threads import single_threaded_blas
 
 Array = NDArray[np.float64]
@@ -21,14 +22,6 @@ DOUBT = 16 * EPS
 _HIDDEN = 1e-3
 # A Gram squares the condition number, so that beyond this its smallest eigenvalue is rounding.
 RESOLVED_CONDITION = 1e8
-
-
-@dataclass(frozen=True, eq=False)
-class Bounds:
-    """No k columns can have a loss below these, for k = 1, 2, ...: each (k,)."""
-
-    paper: Array
-    tight: Array
 
 
 @dataclass(frozen=True)
@@ -96,7 +89,8 @@ def loss(G: ArrayLike, columns: ArrayLike, lam: float, objective: str = "unselec
 
 def loss_on(B: ArrayLike, W: Array, columns: ArrayLike, objective: str = "unselected") -> float:
     """Return the loss of the weights W on data whose Gram is B: no rows are needed."""
-    return float(column_losses(B, W, columns)[counted(len(np.asarray(B)), columns, objective)].sum())
+    losses = column_losses(B, W, columns)
+    return float(losses[objective_named(objective).counted(len(losses), columns)].sum())
 
 
 def column_losses(B: ArrayLike, W: Array, columns: ArrayLike) -> Array:
@@ -146,21 +140,7 @@ def _changes(L: Array, GS: Array, BS: Array, S: Index) -> Array:
 def sum_prefixes(losses: Array, columns: ArrayLike, objective: str) -> Array:
     """Sum the column losses of each prefix over the columns that count, (k,)."""
     S = np.asarray(columns, dtype=np.intp)
-    counts = np.tile(counted(losses.shape[1], [], objective), (len(S), 1))
-    if objective == "unselected":
-        for t, j in enumerate(S):
-            counts[t:, j] = False
-    return np.einsum("tj,tj->t", losses, counts)
-
-
-def counted(n: int, columns: ArrayLike, objective: str) -> NDArray[np.bool_]:
-    """Say which columns count in the objective, (n,)."""
-    mask = np.ones(n, dtype=bool)
-    if objective == "unselected":
-        mask[np.asarray(columns, dtype=np.intp)] = False
-    elif objective != "all":
-        raise ValueError(f"objective must be 'unselected' or 'all'; got {objective!r}.")
-    return mask
+    return np.einsum("tj,tj->t", losses, objective_named(objective).counted_by_prefix(losses.shape[1], S))
 
 
 def bounds(spectrum: ArrayLike, k: int, lam: float, objective: str = "unselected") -> Bounds:
@@ -171,26 +151,11 @@ def bounds(spectrum: ArrayLike, k: int, lam: float, objective: str = "unselected
     rest form a matrix of rank k at most, so by Eckart and Young the loss is at least the sum of s beyond the first k.
     For ``"all"`` von Neumann's trace inequality leaves the first k eigenvalues their shrinkage as well.
     """
-    s = np.maximum(np.asarray(spectrum, dtype=np.float64), 0.0)
+    s = np.asarray(spectrum, dtype=np.float64)
     checked_lambda(lam)
-    counted(len(s), [], objective)
     if not 0 <= k <= len(s):
         raise ValueError(f"k must be from 0 to {len(s)}, the number of columns; got {k}.")
-    shrunk = s * (lam / (s + lam)) ** 2 if lam > 0 else np.zeros_like(s)
-    tail = _tails(s)[1 : k + 1]
-    if objective == "unselected":
-        return Bounds(_tails(shrunk)[1 : k + 1], tail)
-    return Bounds(np.full(k, shrunk.sum()), np.cumsum(shrunk)[:k] + tail)
-
-
-def tight_bound(spectrum: Array, k: int, lam: float, objective: str) -> float:
-    """Return the tight bound for exactly k columns."""
-    return float(bounds(spectrum, k, lam, objective).tight[-1]) if k else float(np.sum(spectrum))
-
-
-def _tails(values: Array) -> Array:
-    """Sum what remains from each place on, the smallest first so that no digit is lost: (len + 1,)."""
-    return np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
+    return objective_named(objective).bounds(s, k, lam)
 
 
 def explained_share(losses: ArrayLike, start: float) -> Array:

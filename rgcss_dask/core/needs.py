@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rgcss_dask.core.stability import planned_bytes
-from rgcss_dask.core.steps import room_for
 from rgcss_dask.core.threads import available_cpus
 
 # Rows of a Gram that a thread holds twice in a refresh, and vectors of a path besides its factors.
@@ -52,5 +51,5 @@ def refine_need(n: int, k: int) -> Need:
 def _paths(n: int, k: int, lams: int) -> int:
     """Columns of n numbers that the paths of so many lambdas hold."""
     bands = 2 * _BAND * available_cpus()  # as many as here, for want of better
-    picks = room_for(min(k, n))
+    picks = min(k, n)
     return lams * (_FACTORS * picks + picks * picks // n + _VECTORS) + bands

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import NotFiniteError
 from rgcss_dask.core.missing import MASKED, plain
+from rgcss_dask.core.objective import objective_named
 from rgcss_dask.core.selection import Selection
 
 Array = NDArray[np.float64]
@@ -35,7 +36,7 @@ class Rebuild:
         order = np.argsort(picked.columns)
         mu = np.zeros(picked.n) if picked.mu is None else picked.mu
         sigma = np.ones(picked.n) if picked.sigma is None else picked.sigma
-        return cls(picked.columns[order], weights[order], mu, sigma, picked.objective == "unselected")
+        return cls(picked.columns[order], weights[order], mu, sigma, not objective_named(picked.objective).picks_count)
 
     @property
     def n(self) -> int:

@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from rgcss_dask.core import kernels, triangle
 from rgcss_dask.core.accumulate import EXACT_WEIGHT, check_real
 from rgcss_dask.core.evaluate import EPS, checked_lambda
-from rgcss_dask.core.gram import Factor
-from rgcss_dask.core.greedy import Columns, select
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.solver.gram import Factor
+from rgcss_dask.core.solver.greedy import solve
 
 Array = NDArray[np.float64]
 
@@ -115,36 +116,17 @@ def _mean_jaccard(members: Array) -> float:
     return float(np.mean(np.where(either > 0, both / np.maximum(either, 1.0), 1.0)[pairs]))
 
 
-def stability(
+def resample(
     moments: Moments,
     k: int,
+    problem: Problem,
     *,
-    lam: float = 1.0,
     lam_per_row: float | None = None,
-    objective: str = "unselected",
-    include: Columns = (),
-    exclude: Columns = (),
-    center: bool | ArrayLike = False,
-    scale: float | str | ArrayLike | None = None,
     resamples: int = 100,
     seed: int = 0,
     memory: int | None = None,
 ) -> Stability:
-    """Select on bootstrap resamples of the row groups and say how much the selections agree.
-
-    A resample draws as many groups as there are, with repetition: a block bootstrap, so rows that depend on their
-    neighbours stay together. Its moments are a weighted sum of those of the groups, so no row is read again.
-    Time O(resamples n^2 (groups + k)).
-
-    Parameters
-    ----------
-    moments : moments with groups kept apart, ``scan(source, groups=100)``.
-    lam, lam_per_row : lambda, or lambda per row, which is multiplied by the weight of each resample.
-    k, objective, include, exclude, center, scale : as in `select`; centring and scaling are learnt on each resample.
-    resamples, seed : how many, and from which random numbers.
-    memory : bytes to use at most besides the moments; default as many as the moments and their groups take.
-        More memory forms more Grams in one product.
-    """
+    """Answer a problem on bootstrap resamples of the row groups; see `rgcss_dask.stability`."""
     groups = _checked_groups(moments)
     _checked_count(resamples, "resamples")
     at_once = _resamples_at_once(groups, k, resamples, memory)
@@ -152,21 +134,12 @@ def stability(
     counts = rng.multinomial(len(groups), np.full(len(groups), 1.0 / len(groups)), size=resamples).astype(np.float64)
     picks = []
     for start in range(0, resamples, at_once):
-        for resample in weighted_sums(groups, counts[start : start + at_once]):
-            path = select(
-                resample,
-                k,
-                lam=lam if lam_per_row is None else checked_lambda(lam_per_row) * resample.weight,
-                objective=objective,
-                include=include,
-                exclude=exclude,
-                center=center,
-                scale=scale,
-            )
-            picks.append(path.columns)
+        for sums in weighted_sums(groups, counts[start : start + at_once]):
+            asked = problem if lam_per_row is None else problem.at(checked_lambda(lam_per_row) * sums.weight)
+            picks.append(solve(sums, k, asked)[0].columns)
     few = " (few: the figure is rough)" if len(groups) < FEW_GROUPS else ""
     words = f"bootstrap resamples of {len(groups)} row groups{few}"
-    used = lam if lam_per_row is None else lam_per_row * moments.weight
+    (used,) = problem.lams if lam_per_row is None else (lam_per_row * moments.weight,)
     return Stability.of(picks, moments.n, k, used, words, moments.names)
 
 
@@ -327,7 +300,7 @@ def stability_under_noise(
     for _ in range(repeats):
         noisy = X + sd * rng.standard_normal(X.shape)
         source = Factor(noisy) if X.shape[0] < X.shape[1] else Moments.of(noisy)
-        runs.append(select(source, k, lam=lams, objective=objective))
+        runs.append(solve(source, k, Problem(objective=objective, lam=lams)))
     words = f"{X.shape[0]} rows with noise of standard deviation {sd:g}"
     done = [Stability.of([run[i].columns for run in runs], X.shape[1], k, value, words) for i, value in enumerate(lams)]
     return done if np.ndim(lam) else done[0]

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate
-from rgcss_dask.core.greedy import OBJECTIVES, Columns, select
 from rgcss_dask.core.grid import checked_grid, default_grid
-from rgcss_dask.core.moments import Moments, column_indices
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.objective import OBJECTIVES, objective_named
+from rgcss_dask.core.problem import Lambdas, Problem
 from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.solver.greedy import solve
 from rgcss_dask.core.threads import single_threaded_blas
 
 Array = NDArray[np.float64]
@@ -49,7 +50,7 @@ class CrossValidation:
     @property
     def loss(self) -> Array:
         """The losses that decided, (L, k, folds)."""
-        return self.loss_unselected if self.measure == "unselected" else self.loss_all
+        return {"unselected": self.loss_unselected, "all": self.loss_all}[self.measure]
 
     @property
     def mean(self) -> Array:
@@ -83,7 +84,7 @@ class CrossValidation:
         norm = float(self.start.sum() / self.weight.sum())
         left, error = (100 * x[i, t] / norm if norm > 0 else 0.0 for x in (self.mean, self.error))
         rule = "the smallest model within a standard error of the best" if self.one_se else "the smallest held-out loss"
-        counted = "the columns not picked" if self.measure == "unselected" else "all columns"
+        counted = objective_named(self.measure).columns
         return (
             f"{folds}-fold cross-validation over {_grid_words(self)} and 1 to {sizes} columns.\n"
             f"Chosen by {rule}: lambda = {self.lam:.4g} ({self.lam / self.rows:.3g} per row) and {self.k} columns. "
@@ -107,63 +108,33 @@ def _edge_words(i: int, count: int) -> str:
     return ""
 
 
-def cross_validate(
+def validate(
     moments: Moments,
     k: int,
+    problem: Problem,
     *,
-    lams: float | Sequence[float] | NDArray[Any] | None = None,
-    lam_per_row: float | Sequence[float] | NDArray[Any] | None = None,
-    objective: str = "unselected",
+    lams: Lambdas | None = None,
+    lam_per_row: Lambdas | None = None,
     measure: str | None = None,
-    include: Columns = (),
-    exclude: Columns = (),
-    center: bool | ArrayLike = False,
-    scale: float | str | ArrayLike | None = None,
     one_se: bool = False,
     fixed_k: bool = False,
 ) -> CrossValidation:
-    """Choose lambda and the number of columns by the loss on rows that were not used to choose or to fit.
-
-    For each fold, columns and weights are learnt on the other folds, for all lambdas together, and every prefix of the
-    picks is measured on the fold. Centring and scaling are learnt on the other folds too. Nothing but moments is
-    needed, so there is no further pass. Time O(folds k n^2 lambdas), memory some four Grams besides the moments.
-
-    Folds must differ from each other as new data will differ. Those of a pass are drawn row by row; where neighbouring
-    rows belong together (a time series, pictures of one person) they promise too much, and whole runs of rows are
-    better held out: ``cross_validate(dataclasses.replace(moments, folds=moments.groups), k)``.
-
-    Parameters
-    ----------
-    moments : moments with folds kept apart, ``scan(source, folds=5)``.
-    k : the most columns to pick.
-    lams : lambdas to try, the same number for the rows of K - 1 folds and for all rows, as the paper uses its 1.
-    lam_per_row : instead of ``lams``: lambda is this times the weight of the rows it is applied to. The Gram grows with
-        the rows, so lambda = 1 is a strong penalty at a thousand rows and none at a billion; a lambda per row
-        means the same at both. What was learnt on K - 1 folds then carries over to all rows with the same shrinkage.
-        Default: 13 values per row from the spectrum of the Gram (`grid.default_grid`); they are in the result.
-    objective : what the selection minimises, see `select`.
-    measure : the held-out loss that decides, over ``"all"`` columns (the paper's) or those ``"unselected"``; default
-        as ``objective``. Both are in the result.
-    include, exclude, center, scale : as in `select`.
-    one_se : choose the fewest columns, then the largest lambda, within one standard error of the smallest loss.
-    fixed_k : choose lambda for exactly k columns, instead of at most k.
-    """
-    folds = _checked_folds(moments)
-    forced, banned = (column_indices(given, moments.n, moments.names) for given in (include, exclude))
-    how = _How(k, objective, forced, banned, center, scale)
-    grid, per_row = _lambdas(moments, how, lams, lam_per_row)
-    measure = objective if measure is None else measure
-    evaluate.counted(moments.n, [], measure)
+    """Choose lambda and the number of columns for a problem; see `rgcss_dask.cross_validate`."""
+    folds, problem = _checked_folds(moments), problem.by_index(moments.n, moments.names)
+    grid, per_row = _lambdas(moments, k, problem, lams, lam_per_row)
+    measure = objective_named(problem.objective if measure is None else measure, "measure").name
     with single_threaded_blas():  # thin products: on a busy machine threads make them many times slower
         parts = [
-            _hold_out(i, fold, rest, grid * (rest.weight if per_row else 1.0), how)
+            _hold_out(i, fold, rest, k, problem.at(grid * (rest.weight if per_row else 1.0)))
             for i, (fold, rest) in enumerate(zip(folds, leave_one_out(folds), strict=True))
         ]
     losses = {what: np.stack([part.loss[what] for part in parts], axis=2) for what in OBJECTIVES}
     start = np.array([part.start for part in parts])
     weight = np.array([fold.weight for fold in folds])
-    best, size = _choose(losses[measure], start, weight, one_se, least=k if fixed_k else max(1, len(forced)), most=k)
+    least = k if fixed_k else max(1, len(problem.include))
+    best, size = _choose(losses[measure], start, weight, one_se, least=least, most=k)
     grid = grid * (moments.weight if per_row else 1.0)
+    lam = float(grid[best])
     return CrossValidation(
         lams=grid,
         rows=moments.weight,
@@ -176,39 +147,10 @@ def cross_validate(
         columns=np.stack([part.columns for part in parts]),
         measure=measure,
         one_se=one_se,
-        lam=float(grid[best]),
+        lam=lam,
         k=size,
-        selection=how.refit(moments, size, float(grid[best])),
+        selection=solve(moments, size, problem.at(lam))[0],
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _How:
-    """What every selection of a cross-validation has in common."""
-
-    k: int
-    objective: str
-    include: NDArray[np.intp]
-    exclude: NDArray[np.intp]
-    center: bool | ArrayLike
-    scale: float | str | ArrayLike | None
-
-    def paths(self, G: Array, lams: Array) -> list[Selection]:
-        """Select on a Gram for all lambdas."""
-        return select(G, self.k, lam=lams, objective=self.objective, include=self.include, exclude=self.exclude)
-
-    def refit(self, moments: Moments, k: int, lam: float) -> Selection:
-        """Select on all rows with what was chosen."""
-        return select(
-            moments,
-            k,
-            lam=lam,
-            objective=self.objective,
-            include=self.include,
-            exclude=self.exclude,
-            center=self.center,
-            scale=self.scale,
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,10 +163,7 @@ class _HeldOut:
 
 
 def _lambdas(
-    moments: Moments,
-    how: _How,
-    lams: float | Sequence[float] | NDArray[Any] | None,
-    lam_per_row: float | Sequence[float] | NDArray[Any] | None,
+    moments: Moments, k: int, problem: Problem, lams: Lambdas | None, lam_per_row: Lambdas | None
 ) -> tuple[Array, bool]:
     """Return the grid, and whether its values are per row."""
     if lams is not None and lam_per_row is not None:
@@ -233,19 +172,19 @@ def _lambdas(
         return checked_grid(lams), False
     if lam_per_row is not None:
         return checked_grid(lam_per_row), True
-    return default_grid(moments.gram(how.center, how.scale) / moments.weight, how.k), True
+    return default_grid(problem.gram(moments) / moments.weight, k), True
 
 
-def _hold_out(index: int, fold: Moments, rest: Moments, lams: Array, how: _How) -> _HeldOut:
+def _hold_out(index: int, fold: Moments, rest: Moments, k: int, problem: Problem) -> _HeldOut:
     """Select on ``rest`` for all lambdas and measure every prefix on ``fold``, prepared as ``rest`` was."""
-    mu, sigma = rest.preparation(how.center, how.scale)
-    G, B = rest.gram(how.center, how.scale), fold.gram(mu, sigma)
-    if lams[0] == 0 and rest.rows < how.k:  # said before the work; the rank may fall short later still
-        raise _too_few(index, how.k, rest.rows)
-    paths = how.paths(G, lams)
+    mu, sigma = problem.preparation(rest)
+    G, B = problem.gram(rest), fold.gram(mu, sigma)
+    if problem.lams[0] == 0 and rest.rows < k:  # said before the work; the rank may fall short later still
+        raise _too_few(index, k, rest.rows)
+    paths = solve(G, k, problem.prepared())
     short = min(path.k for path in paths)
-    if short < how.k:
-        raise _too_few(index, how.k, short)
+    if short < k:
+        raise _too_few(index, k, short)
     losses: dict[str, list[Array]] = {what: [] for what in OBJECTIVES}
     for path in paths:
         errors = evaluate.prefix_column_losses(G, path.columns, path.lam, B)

@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.accumulate import NotFiniteError, checked_weights
-from rgcss_dask.core.gram import Factor
-from rgcss_dask.core.greedy import select
 from rgcss_dask.core.missing import plain
-from rgcss_dask.core.moments import Moments, column_indices
+from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.precision import difference
+from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.solver.gram import Factor
+from rgcss_dask.core.solver.greedy import solve
 
 Array = NDArray[np.float64]
 
@@ -121,34 +122,16 @@ class Rows:
         return mu, sigma
 
 
-def select_from_rows(
-    rows: Rows,
-    k: int,
-    *,
-    lam: float,
-    objective: str,
-    include: Any = (),
-    exclude: Any = (),
-    center: bool | ArrayLike = False,
-    scale: float | str | ArrayLike | None = None,
-) -> tuple[Selection, Array]:
+def select_from_rows(rows: Rows, k: int, problem: Problem) -> tuple[Selection, Array]:
     """Pick k columns as `select` does from moments; return the selection and its weights (k, n).
 
     Time O(k m n) and memory O(m n): for m < n less than a Gram would take.
     """
-    n = rows.n
-    mu, sigma = rows.preparation(center, scale)
-    base = Factor(rows.factor(center, mu, sigma))
-    picked = select(
-        base,
-        k,
-        lam=lam,
-        objective=objective,
-        include=column_indices(include, n, rows.names),
-        exclude=column_indices(exclude, n, rows.names),
-    )
+    mu, sigma = rows.preparation(problem.center, problem.scale)
+    base = Factor(rows.factor(problem.center, mu, sigma))
+    (picked,) = solve(base, k, problem.by_index(rows.n, rows.names).prepared())
     names = None if rows.names is None else tuple(rows.names[i] for i in picked.columns)
-    weights = evaluate.weights_from_rows(base.rows(picked.columns), picked.columns, lam)
+    weights = evaluate.weights_from_rows(base.rows(picked.columns), picked.columns, picked.lam)
     return replace(picked, names=names, mu=mu, sigma=sigma, all_names=rows.names), weights
 
 

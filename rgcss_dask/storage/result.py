@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core import evaluate
-from rgcss_dask.core.gram import Base, Factor, Gram
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.objective import objective_named
 from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.solver.gram import Base, Factor, Gram
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.storage.files import Folder, place_of
 from rgcss_dask.storage.outputs import refuse_others
@@ -237,7 +238,7 @@ def _checked(result: Result) -> Result:
     _check_number("start", picked.start)
     _check_number("rows", result.rows)
     _check_number("weight", result.weight)
-    evaluate.counted(n, columns, picked.objective)
+    objective_named(picked.objective)
     return result
 
 

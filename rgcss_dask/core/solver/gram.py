@@ -11,13 +11,14 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from rgcss_dask.core import kernels, steps
 from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.core.missing import plain
+from rgcss_dask.core.solver import kernels
+from rgcss_dask.core.solver.pool import Pool
 from rgcss_dask.core.threads import single_threaded_blas
-from rgcss_dask.core.workers import Workers
 
 Array = NDArray[np.float64]
+Index = NDArray[np.intp]
 
 # Squares of entries must neither overflow nor vanish; within this range nothing needs scaling.
 _SAFE = 2.0**200
@@ -30,18 +31,34 @@ _MEANS = 1e-12
 _SMALL = 512
 # What the norm of the data can be for its square to be a number of full precision.
 _NORMS = float(np.sqrt(np.finfo(np.float64).tiny)), float(np.sqrt(np.finfo(np.float64).max))
+# Into how many parts work is cut, whatever the number of threads, so that the bits do not depend on it.
+_PARTS = 8
+# Entries of G below which a product takes less time than waking a thread for half of it.
+_WORTH_A_THREAD = 512**2
+# Vectors from which BLAS, which reads all of G, is faster than reading half of it.
+_MANY = 32
+# Entries of F that a core's cache holds beside the vectors.
+_IN_CACHE = 2**17
 # Rows and columns of G refreshed by one thread at a time: two temporaries of this size fit its cache.
 _TILE = 256
 
 
 @dataclass
-class Sums:
-    """What the scores are made of, recomputed from G and the picks: each (n,)."""
+class GainTerms:
+    """What the gains of all columns are made of: each (n,)."""
 
-    eta: Array  # sum over counted columns of H_ij^2
-    rho: Array  # sum over counted columns of H_ij R_ij
+    eta: Array  # sum of H_ij^2 over the columns j that count
+    rho: Array  # sum of H_ij R_ij over them
     diag_h: Array
     diag_r: Array
+
+    def at(self, w: int) -> GainTerms:
+        """Return those of one column."""
+        return GainTerms(self.eta[w], self.rho[w], self.diag_h[w], self.diag_r[w])
+
+    def copy(self) -> GainTerms:
+        """Return terms that can be changed alone."""
+        return GainTerms(self.eta.copy(), self.rho.copy(), self.diag_h.copy(), self.diag_r.copy())
 
 
 class Base(Protocol):
@@ -51,21 +68,20 @@ class Base(Protocol):
     unit: float
     diagonal: Array  # (n,)
     matrix: Array  # G, or a factor of it
-    product_step: int  # the step that multiplies by G
 
     def column(self, w: int) -> Array:
         """Return column ``w`` of G."""
 
-    def multiply(self, X: Array, workers: Workers) -> Array:
+    def multiply(self, X: Array, pool: Pool) -> Array:
         """Return X G for the rows of X."""
 
-    def first_sums(self, workers: Workers) -> Sums:
-        """Return the sums before the first pick, when H = R = G and every column counts."""
+    def first_terms(self, pool: Pool) -> GainTerms:
+        """Return the terms before the first pick, when H = R = G and every column counts."""
 
-    def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
-        """Recompute the sums over the masked columns for H = G - Y'Y and R = H - lam W'W."""
+    def gain_terms(self, picks: Index, Y: Array, W: Array, lam: float, counts: Array, pool: Pool) -> GainTerms:
+        """Recompute the sums over the columns that count for H = G - Y'Y and R = H - lam W'W."""
 
-    def rows(self, picks: NDArray[np.intp]) -> Array:
+    def rows(self, picks: Index) -> Array:
         """Return the picked rows of G in the units of the data, (k, n)."""
 
     def spectrum(self) -> Array:
@@ -75,36 +91,49 @@ class Base(Protocol):
 class Gram:
     """G itself, n x n."""
 
-    product_step = steps.PRODUCT
-
     def __init__(self, G: Array) -> None:
         self.n = len(G)
         diagonal = np.diagonal(G)
         largest = float(diagonal.max(initial=0.0))
         self.unit = 1.0 if 1.0 / _SAFE < largest < _SAFE else _power_of_two(largest)
-        self.matrix = np.ascontiguousarray(G if self.unit == 1.0 else G / self.unit)
+        self.matrix = _fixed(np.ascontiguousarray(G if self.unit == 1.0 else G / self.unit))
         self.diagonal = np.diagonal(self.matrix).copy()
         _check_range(self.diagonal, np.sqrt(self.unit))
 
     def column(self, w: int) -> Array:
         return self.matrix[w]
 
-    def multiply(self, X: Array, workers: Workers) -> Array:
+    def multiply(self, X: Array, pool: Pool) -> Array:
+        return self._many_products(X, pool) if len(X) > _MANY else self._few_products(X, pool)
+
+    def _few_products(self, X: Array, pool: Pool) -> Array:
+        """Multiply by reading half of G once, in parts that do not depend on the number of threads."""
+        even = X if len(X) % 2 == 0 else np.concatenate([X, np.zeros((1, self.n))])
+        parts = _triangle_parts(self.n)
+        sums = np.empty((len(parts), *even.shape))
+        jobs = [(self.matrix, even, out, *part) for out, part in zip(sums, parts, strict=True)]
+        pool.map(kernels.multiply_triangle, jobs)
+        total = sums[-1]  # the last part ends with the last row: it has all entries
+        for out, (_, stop) in zip(sums[:-1], parts[:-1], strict=True):
+            total[:, :stop] += out[:, :stop]
+        return total[: len(X)]
+
+    def _many_products(self, X: Array, pool: Pool) -> Array:
         out = np.empty_like(X)
-        bands = _split(self.n, workers.count)
-        workers.map(lambda a, b: np.matmul(X, self.matrix[:, a:b], out=out[:, a:b]), bands)
+        bands = _split(self.n, _PARTS)
+        pool.map(lambda a, b: np.matmul(X, self.matrix[a:b].T, out=out[:, a:b]), bands)
         return out
 
-    def first_sums(self, workers: Workers) -> Sums:
+    def first_terms(self, pool: Pool) -> GainTerms:
         squares = np.empty(self.n)
-        workers.map(kernels.row_squares, ((self.matrix, squares, a, b) for a, b in _split(self.n, workers.count)))
-        return Sums(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
+        pool.map(kernels.row_squares, ((self.matrix, squares, a, b) for a, b in _split(self.n, pool.count)))
+        return GainTerms(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
 
-    def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
-        fresh = Sums(*np.zeros((4, self.n)))
+    def gain_terms(self, picks: Index, Y: Array, W: Array, lam: float, counts: Array, pool: Pool) -> GainTerms:
+        fresh = GainTerms(*np.zeros((4, self.n)))
 
-        def band(top: int) -> Sums:
-            part = Sums(*np.zeros((4, self.n)))
+        def band(top: int) -> GainTerms:
+            part = GainTerms(*np.zeros((4, self.n)))
             room = np.empty((2, _TILE * _TILE))
             bottom = min(top + _TILE, self.n)
             for left in range(top, self.n, _TILE):
@@ -112,18 +141,20 @@ class Gram:
                 C, D = (tile[: (bottom - top) * (right - left)].reshape(bottom - top, -1) for tile in room)
                 np.matmul(Y[:, top:bottom].T, Y[:, left:right], out=C)
                 np.matmul(W[:, top:bottom].T, W[:, left:right], out=D)
-                kernels.tile_sums(self.matrix, C, D, lam, mask, top, left, part.eta, part.rho, part.diag_h, part.diag_r)
+                kernels.tile_sums(
+                    self.matrix, C, D, lam, counts, top, left, part.eta, part.rho, part.diag_h, part.diag_r
+                )
             return part
 
         # Added in order: the same bits for any number of threads.
-        for part in workers.map(band, ((top,) for top in range(0, self.n, _TILE))):
+        for part in pool.map(band, ((top,) for top in range(0, self.n, _TILE))):
             fresh.eta += part.eta
             fresh.rho += part.rho
             fresh.diag_h += part.diag_h
             fresh.diag_r += part.diag_r
         return fresh
 
-    def rows(self, picks: NDArray[np.intp]) -> Array:
+    def rows(self, picks: Index) -> Array:
         return self.matrix[picks] * self.unit
 
     def spectrum(self) -> Array:
@@ -141,8 +172,6 @@ class Factor:
     rows themselves, a triangular factor, a sketch. A block with more rows than columns is first reduced to its
     triangular factor.
     """
-
-    product_step = steps.FACTOR_PRODUCT
 
     def __init__(self, F: ArrayLike) -> None:
         block = plain(F)
@@ -167,23 +196,33 @@ class Factor:
     def column(self, w: int) -> Array:
         return self.matrix[:, w] @ self.matrix
 
-    def multiply(self, X: Array, workers: Workers) -> Array:
-        return (X @ self.matrix.T) @ self.matrix
+    def multiply(self, X: Array, pool: Pool) -> Array:
+        """Multiply in parts of rows that do not depend on the number of threads, a few rows at a time in cache."""
+        F, rows = self.matrix, max(8, _IN_CACHE // self.n)
 
-    def first_sums(self, workers: Workers) -> Sums:
-        squares = _quadratic(_product(self.matrix, self.matrix.T, workers), self.matrix, workers)
-        return Sums(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
+        def part(start: int, stop: int) -> Array:
+            total = np.zeros_like(X)
+            for first in range(start, stop, rows):
+                few = F[first : min(first + rows, stop)]
+                total += (X @ few.T) @ few
+            return total
 
-    def sums(self, picks: NDArray[np.intp], Y: Array, W: Array, lam: float, mask: Array, workers: Workers) -> Sums:
+        return np.asarray(sum(pool.map(part, _split(len(F), _PARTS))))
+
+    def first_terms(self, pool: Pool) -> GainTerms:
+        squares = _quadratic(_product(self.matrix, self.matrix.T, pool), self.matrix, pool)
+        return GainTerms(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
+
+    def gain_terms(self, picks: Index, Y: Array, W: Array, lam: float, counts: Array, pool: Pool) -> GainTerms:
         """Recompute from the residual E = F - F_S W itself: H = F'E and R = E'E, so the sums need m x m only."""
         F = self.matrix
         E = F - F[:, picks] @ W
-        counted = F * mask
-        eta = _quadratic(_product(counted, F.T, workers), E, workers)
-        rho = _quadratic(_product(counted, E.T, workers), E, workers)
-        return Sums(eta, rho, np.einsum("ij,ij->j", F, E), np.einsum("ij,ij->j", E, E))
+        counted = F * counts
+        eta = _quadratic(_product(counted, F.T, pool), E, pool)
+        rho = _quadratic(_product(counted, E.T, pool), E, pool)
+        return GainTerms(eta, rho, np.einsum("ij,ij->j", F, E), np.einsum("ij,ij->j", E, E))
 
-    def rows(self, picks: NDArray[np.intp]) -> Array:
+    def rows(self, picks: Index) -> Array:
         return (self.matrix[:, picks].T @ self.matrix) * self.unit
 
     def spectrum(self) -> Array:
@@ -201,12 +240,12 @@ def checked_gram(source: ArrayLike) -> Array:
             f"a Gram must be square, one row and column per column of the data; got shape {G.shape}. "
             "For rows use Moments.of(rows) or, when there are fewer rows than columns, Factor(rows)."
         )
-    G = np.ascontiguousarray(G, dtype=np.float64)
+    G = _fixed(np.ascontiguousarray(G, dtype=np.float64))
     diagonal = np.diagonal(G)
     roots = np.sqrt(np.maximum(diagonal, 0.0))
-    with Workers() as workers:
-        bands = _split(len(G), 4 * workers.count)
-        asymmetry, excess = np.max(workers.map(kernels.flaws, ((G, roots, a, b) for a, b in bands)), axis=0).tolist()
+    with Pool() as pool:
+        bands = _split(len(G), 4 * pool.count)
+        asymmetry, excess = np.max(pool.map(kernels.flaws, ((G, roots, a, b) for a, b in bands)), axis=0).tolist()
     if not np.isfinite(asymmetry) and not np.all(np.isfinite(G)):
         i, j = (int(x) for x in np.argwhere(~np.isfinite(G))[0])
         raise ValueError(f"a Gram must be finite; entry ({i}, {j}) is {G[i, j]}. Leave out or fill such rows first.")
@@ -232,6 +271,13 @@ def checked_gram(source: ArrayLike) -> Array:
     if len(G) <= _SMALL:
         _check_definite(G)
     return G
+
+
+def _fixed(G: Array) -> Array:
+    """Return a view that cannot be written: of matrices that can be and those that cannot, one kind is compiled."""
+    view = G.view(np.ndarray)
+    view.flags.writeable = False
+    return view
 
 
 def judged_by(diagonal: Array) -> Array:
@@ -277,18 +323,25 @@ def _power_of_two(number: float) -> float:
     return math.ldexp(1.0, math.frexp(number)[1] - 1) if number > 0 else 1.0
 
 
-def _product(A: Array, B: Array, workers: Workers) -> Array:
+def _product(A: Array, B: Array, pool: Pool) -> Array:
     """Return A B, in bands of rows of A that do not depend on the number of threads."""
-    return np.concatenate(workers.map(lambda a, b: A[a:b] @ B, _split(len(A), steps.PARTS)))
+    return np.concatenate(pool.map(lambda a, b: A[a:b] @ B, _split(len(A), _PARTS)))
 
 
-def _quadratic(S: Array, E: Array, workers: Workers) -> Array:
+def _quadratic(S: Array, E: Array, pool: Pool) -> Array:
     """Return e'Se for every column e of E, in bands that do not depend on the number of threads."""
 
     def band(a: int, b: int) -> Array:
         return np.einsum("ij,ij->j", E[:, a:b], S @ E[:, a:b])
 
-    return np.concatenate(workers.map(band, _split(E.shape[1], steps.PARTS)))
+    return np.concatenate(pool.map(band, _split(E.shape[1], _PARTS)))
+
+
+def _triangle_parts(n: int) -> list[tuple[int, int]]:
+    """Cut the rows of a lower triangle into parts of equal area; a small one is one part."""
+    parts = _PARTS if n * n >= _WORTH_A_THREAD else 1
+    edges = [int(n * math.sqrt(part / parts)) // kernels.ROWS * kernels.ROWS for part in range(parts)]
+    return list(pairwise([*edges, n]))
 
 
 def _split(n: int, parts: int) -> list[tuple[int, int]]:

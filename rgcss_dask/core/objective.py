@@ -1,0 +1,74 @@
+"""The two objectives of the paper: all that differs between them, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """No k columns can have a loss below these, for k = 1, 2, ...: each (k,)."""
+
+    paper: Array
+    tight: Array
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Over which columns the squared error is summed, and what follows from that."""
+
+    name: str
+    picks_count: bool  # whether the error of a column that was picked still counts
+    columns: str  # which columns count, in words
+
+    def counted(self, n: int, picks: ArrayLike = ()) -> NDArray[np.bool_]:
+        """Say which of n columns count once these are picked, (n,)."""
+        mask = np.ones(n, dtype=bool)
+        if not self.picks_count:
+            mask[np.asarray(picks, dtype=np.intp)] = False
+        return mask
+
+    def counted_by_prefix(self, n: int, picks: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Say the same after 1, 2, ..., k of the picks, (k, n)."""
+        masks = np.ones((len(picks), n), dtype=bool)
+        if not self.picks_count:
+            for t, j in enumerate(picks):
+                masks[t:, j] = False
+        return masks
+
+    def leaving(self, counts: Array) -> Array | float:
+        """Return how much of a column's own error leaves the loss when the column is picked, given how much counts."""
+        return 0.0 if self.picks_count else counts
+
+    def bounds(self, spectrum: Array, k: int, lam: float) -> Bounds:
+        """Bound the loss of any 1, 2, ..., k columns from below; see `evaluate.bounds`."""
+        s = np.maximum(spectrum, 0.0)
+        shrunk = s * (lam / (s + lam)) ** 2 if lam > 0 else np.zeros_like(s)
+        tail = _tails(s)[1 : k + 1]
+        if self.picks_count:
+            return Bounds(np.full(k, shrunk.sum()), np.cumsum(shrunk)[:k] + tail)
+        return Bounds(_tails(shrunk)[1 : k + 1], tail)
+
+
+def _tails(values: Array) -> Array:
+    """Sum what remains from each place on, the smallest first so that no digit is lost: (len + 1,)."""
+    return np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
+
+
+# Picked columns are known exactly, so that they carry no error: the paper's problem of feature selection.
+UNSELECTED = Objective("unselected", picks_count=False, columns="the columns that were not picked")
+# The paper's first regularised problem.
+ALL = Objective("all", picks_count=True, columns="all columns")
+OBJECTIVES = {objective.name: objective for objective in (UNSELECTED, ALL)}
+
+
+def objective_named(name: str, what: str = "objective") -> Objective:
+    """Return the objective of that name, or say which there are."""
+    if name not in OBJECTIVES:
+        raise ValueError(f"{what} must be one of {' or '.join(map(repr, OBJECTIVES))}; got {name!r}.")
+    return OBJECTIVES[name]

@@ -1,0 +1,291 @@
+"""The greedy selection: the next column is the one that lowers the regularised loss most."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rgcss_dask.core import evaluate
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.problem import Problem, Rules
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.solver.gram import (
+    INDEFINITE,
+    Base,
+    Factor,
+    GainTerms,
+    Gram,
+    checked_gram,
+    judged_by,
+    not_a_gram,
+)
+from rgcss_dask.core.solver.pool import Pool
+from rgcss_dask.core.solver.recurrence import Candidate, Residual, gain
+from rgcss_dask.core.threads import single_threaded_blas
+
+Array = NDArray[np.float64]
+
+EPS = float(np.finfo(np.float64).eps)
+# Gains are known to this share of the loss at the start; closer ones are a tie, and the lowest index wins.
+_ROUNDING = 16 * EPS
+# A refresh is due when the loss has fallen to this share of the loss at the last one.
+_REFRESH_SHARE = 1e-3
+# Gains closer than the first share are one gain, and no two that differ by more than the second.
+_TIES = 1e-12, 1e-6
+# Rounding is mostly this share of the floor, which it must not exceed.
+_MOSTLY = 0.25
+
+Source = Moments | ArrayLike | Factor
+
+
+def solve(source: Source, k: int, problem: Problem, *, bound: bool = False) -> list[Selection]:
+    """Answer a problem: one selection for each of its lambdas.
+
+    With M = I - C (C'C + lam I)^-1 C', H = A'MA and R = A'M^2 A, picking i lowers the loss by
+    2 rho_i / alpha_i - R_ii eta_i / alpha_i^2, where alpha_i = lam + H_ii, eta_i = sum_j H_ij^2 and
+    rho_i = sum_j H_ij R_ij. Subtracting large numbers loses digits, so eta and rho are recomputed from G and the picks
+    whenever the loss has fallen far or a gain proves inexact.
+    """
+    base, names, mu, sigma = _prepared(source, problem)
+    rules = problem.rules(k, base.n, names)
+    spectrum = base.spectrum() if bound or problem.stop.bound is not None else None
+    with Pool() as pool, single_threaded_blas():
+        terms = base.first_terms(pool)
+        paths = [_Path(base, rules, lam, terms.copy(), spectrum) for lam in problem.lams]
+        _walk(base, paths, pool)
+        # With a single thread of BLAS: more would go on waiting busily, and slow down whatever comes next.
+        done = [path.result(names, mu, sigma) for path in paths]
+    # Of the smallest column: beside a larger one, a lambda that is rounding there may still be much here.
+    positive = base.diagonal[base.diagonal > 0]
+    smallest = evaluate.DOUBT * float(positive.min()) * base.unit if len(positive) else 0.0
+    for remark in (remark for picked in done for remark in picked.remarks(k, smallest)):
+        warnings.warn(remark, stacklevel=3)
+    return done
+
+
+def _walk(base: Base, paths: list[_Path], pool: Pool) -> None:
+    """Let all paths pick, in step: the columns they pick are multiplied by G on one reading of it."""
+    walking = paths
+    while walking:
+        looks = pool.map(_Path.advance, ((path, pool) for path in walking))
+        walking = [path for path, goes_on in zip(walking, looks, strict=True) if goes_on]
+        moved = [path for path in walking if path.moved]
+        if moved:
+            X = np.concatenate([path.vectors for path in moved])
+            products = base.multiply(X, pool).reshape(len(moved), 2, base.n)
+            pool.map(_Path.update, zip(moved, products, strict=True))
+
+
+class _Path:
+    """One lambda's way through the columns."""
+
+    def __init__(self, base: Base, rules: Rules, lam: float, terms: GainTerms, spectrum: Array | None) -> None:
+        self.lam = lam
+        # Beyond 2^300 times the data lambda changes no pick any more, and alpha^2 must stay finite.
+        self._lam = min(lam / base.unit, 2.0**300 * max(float(base.diagonal.max(initial=0.0)), 1.0))
+        self._base, self._rules = base, rules
+        self._spectrum = spectrum
+        self._roots = np.sqrt(base.diagonal)
+        self._floor = evaluate.DOUBT * base.diagonal  # more where the weights that picks have in a column magnify it
+        self._free = rules.candidates.copy()
+        self._gain = np.empty(base.n)
+        self._residual = Residual(base, rules.k, self._lam, np.ones(base.n), terms)
+        self.moved = False  # whether the last pick changed anything
+        self._seen: Candidate | None = None  # the last column that was looked at
+        self.vectors = np.empty((2, 0))  # what must be multiplied by G for the last pick
+        self._exact = 0.0  # the gain of the column that was looked at
+        self._columns: list[int] = []
+        self._losses: list[float] = []
+        self._untold = np.zeros(rules.k)  # what a loss may miss since rounding hides it
+        self._loss = self._start = self._refreshed_at = float(base.diagonal.sum())
+        self._refreshes = 0
+        self._fresh = True  # no pick since the sums were computed from G
+        self._end = False
+
+    def advance(self, pool: Pool) -> bool:
+        """Make the next pick; False when there is none to make."""
+        if self._loss < _REFRESH_SHARE * self._refreshed_at:  # the tracked one has lost digits
+            self.refresh(pool)
+            self._losses[-1] = self._loss
+        if self._columns and self._finished():
+            return False
+        w = self._trusted_choice(pool)
+        if w is None:
+            self._end = True
+            return False
+        self._take(w)
+        return True
+
+    def update(self, products: Array) -> None:
+        """Bring the residual up to date for the last pick, given the products of `vectors` with G."""
+        assert self._seen is not None  # it was looked at before it was taken
+        self._residual.pick(self._seen, len(self._columns) - 1, self.vectors, products)
+        self._fresh = False
+
+    def _trusted_choice(self, pool: Pool) -> int | None:
+        """Choose the next column by gains that hold when they are looked at; None when none is left to choose."""
+        looked_at = None
+        while (w := self._choose()) is not None and w != looked_at and self._has_more(w):
+            self._look(w)
+            if not self._fresh and not (self._has_more(w) and self._agrees(w)):
+                self.refresh(pool)
+                looked_at = None
+            elif self._has_more(w):
+                if self._exact >= self._gain[w] - _ROUNDING * self._start:
+                    break
+                looked_at = w  # its gain is exact now, and lower: is it still the best?
+        return w
+
+    def _has_more(self, w: int) -> bool:
+        """Say whether anything is left in column ``w``; if not, to pick it changes nothing: its factor stays zero."""
+        return bool(self._residual.terms.diag_h[w] > self._floor[w])
+
+    def _choose(self) -> int | None:
+        """Score every candidate by how much the loss falls if it is picked next, and return the best.
+
+        An exhausted column gains nothing, one of which little is left no more than rounding in G leaves certain, and
+        none more than the loss: where any pick would explain all that is left, noise must not choose. Of gains that
+        rounding cannot tell from the best, the lowest index wins.
+        """
+        t, residual, loss = len(self._columns), self._residual, self._loss
+        terms = residual.terms
+        left = terms.diag_h > self._floor
+        with np.errstate(all="ignore"):
+            found = gain(terms, self._lam, self._rules.objective.leaving(residual.counts))
+            # So small a column that alpha^2 is 0 gains nothing either.
+            self._gain = np.where(left & np.isfinite(found), found, 0.0)
+            certain = np.minimum(self._gain, loss)
+            certain -= np.where(left, np.abs(certain) * np.minimum(_MOSTLY * self._floor / terms.diag_h, 1.0), 0.0)
+        if t < len(self._rules.include):
+            return self._rules.include[t]
+        if self._lam == 0.0 and not np.any(self._free & left):
+            return None  # the rank is used up: what is left would be chosen by rounding
+        certain[~self._free] = -np.inf
+        best = float(certain.max())
+        tie = min(max(_ROUNDING * self._start, _TIES[0] * abs(best)), _TIES[1] * abs(best))
+        return int(np.argmax(certain >= best - tie))
+
+    def _look(self, w: int) -> None:
+        """Find columns ``w`` of H and R, and with them the gain as it is."""
+        seen = self._seen = self._residual.column(w, len(self._columns))
+        self._residual.correct(seen)
+        left = evaluate.rounding_left(self._roots[w], seen.W, self._roots[self._columns])
+        self._floor[w] = max(self._floor[w], float(left))
+        leaving = self._rules.objective.leaving(self._residual.counts[w])
+        self._exact = float(gain(self._residual.terms.at(w), self._lam, leaving)) if self._has_more(w) else 0.0
+
+    def _agrees(self, w: int) -> bool:
+        """Say whether the tracked gain of ``w`` agrees with the exact one."""
+        tolerance = max(1e-6, 64 * EPS * self._start / self._loss) if self._loss > 0 else np.inf
+        return bool(abs(self._exact - self._gain[w]) <= tolerance * abs(self._exact))
+
+    def _take(self, w: int) -> None:
+        """Make ``w`` a pick: the loss, and what still counts."""
+        self.moved, seen, residual = self._has_more(w), self._seen, self._residual
+        if self.moved:
+            assert seen is not None  # what has more was looked at
+            self._loss = max(self._loss - self._exact, 0.0)
+            if not self._rules.objective.picks_count:
+                residual.drop(seen)
+            self.vectors = residual.vectors(seen)
+        else:
+            self._leave_out(w)
+        self._free[w] = False
+        self._columns.append(w)
+        self._losses.append(self._loss)
+
+    def _leave_out(self, w: int) -> None:
+        """Take a pick that rounding hides for a mix of earlier ones; an included one may have been more than that."""
+        t, floor = len(self._columns), float(self._floor[w])
+        if t < len(self._rules.include) and floor > 0.0:
+            self._untold[t] += self._loss * min(2.0 * floor / (self._lam + floor), 1.0)
+        if not self._rules.objective.picks_count:
+            self._residual.counts[w] = 0.0
+
+    def refresh(self, pool: Pool) -> None:
+        """Recompute the sums and the loss from G and the picks."""
+        picks = np.array(self._columns, dtype=np.intp)
+        residual = self._residual
+        W = residual.refresh(picks, pool)
+        terms = residual.terms
+        # Rounding in G reaches H and R magnified by the weights: below that nothing can be told from it.
+        floor = evaluate.rounding_left(self._roots, W, self._roots[picks])
+        self._floor = np.maximum(self._floor, floor)
+        rounding = floor * (EPS / evaluate.DOUBT)
+        hidden = terms.diag_r <= rounding
+        terms.diag_r[hidden] = 0.0
+        self._untold[max(len(picks) - 1, 0)] += float((rounding * residual.counts)[hidden].sum())
+        self._loss = self._refreshed_at = float(terms.diag_r @ residual.counts)
+        self._fresh = True
+        self._refreshes += 1
+
+    def _finished(self) -> bool:
+        """Say whether k is reached or a stopping rule is met."""
+        t, rules, bound = len(self._columns), self._rules, None
+        if t == rules.k:
+            return True
+        if rules.stop.bound is not None and self._spectrum is not None:
+            bound = rules.objective.bounds(self._spectrum, t, self.lam).tight[-1] / self._base.unit
+        return t >= len(rules.include) and rules.stop.met(self._loss, self._start, bound)
+
+    def result(self, names: tuple[str, ...] | None, mu: Array | None, sigma: Array | None) -> Selection:
+        """Hand over the picks, in the units of the data."""
+        self._check_definite()
+        columns = np.array(self._columns, dtype=np.intp)
+        unit, objective, bound = self._base.unit, self._rules.objective, None
+        if self._spectrum is not None:
+            bound = objective.bounds(self._spectrum, len(columns), self.lam).tight
+        return Selection(
+            columns=columns,
+            loss=np.array(self._losses) * unit,
+            start=self._start * unit,
+            lam=self.lam,
+            objective=objective.name,
+            n=self._base.n,
+            bound=bound,
+            names=None if names is None else tuple(names[i] for i in columns),
+            mu=mu,
+            sigma=sigma,
+            refreshes=self._refreshes,
+            exhausted=self._end,
+            rounding=self._rounding(columns) * unit,
+            all_names=names,
+        )
+
+    def _check_definite(self) -> None:
+        """Refuse a matrix in which a mix of columns would have a negative squared norm: what is left of one of them."""
+        d, left = judged_by(self._base.diagonal), self._residual.terms.diag_h
+        negative = np.flatnonzero(left < -INDEFINITE * d)
+        if len(negative):
+            W = self._residual.mixes(negative, len(self._columns))
+            smallest = float(np.min(left[negative] / (d[negative] + (W**2).T @ d[self._columns])))
+            if smallest < -INDEFINITE:
+                raise not_a_gram(f"an eigenvalue below {smallest:g} with all columns at length 1")
+
+    def _rounding(self, columns: NDArray[np.intp]) -> Array:
+        """Return how far rounding in G may have moved each loss.
+
+        What is left of pick t, at length 1, is a mix of the columns picked until then: their rounding, in G a share of
+        their squared norms, is in the gain. What rounding hides was taken for zero.
+        """
+        t = len(columns)
+        if t == 0:
+            return np.empty(0)
+        mixes = self._residual.unmixed(t) * np.sqrt(self._base.diagonal[columns])
+        gains = np.diff(self._losses, prepend=self._start)
+        moved = evaluate.DOUBT * np.abs(gains) * np.einsum("ij,ij->i", mixes, mixes)
+        return np.minimum(np.cumsum(moved + self._untold[:t]), self._start)
+
+
+def _prepared(source: Source, problem: Problem) -> tuple[Base, tuple[str, ...] | None, Array | None, Array | None]:
+    """Return the matrix to work on, the column names and the preparation (mu, sigma), None where there is none."""
+    if isinstance(source, Moments):
+        mu, sigma = problem.preparation(source)
+        return Gram(problem.gram(source)), source.names, mu, sigma
+    if problem.prepares:
+        raise ValueError("center and scale need moments; a Gram or a factor must be prepared before it is given.")
+    if isinstance(source, Factor):
+        return source, None, None, None
+    return Gram(checked_gram(source)), None, None, None

@@ -1,0 +1,158 @@
+"""The loops of the solver that are compiled: products with half of G, its refresh, and small triangular systems."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core.kernels import LINE, compiled, copied_into_compiled, part_of_compiled
+
+Array = NDArray[np.float64]
+
+# Rows of G multiplied at once.
+ROWS = 6
+
+
+@compiled
+def mix(L: Array, y: Array, lam: float, of_r: Array, W: Array) -> None:
+    """Put L^-T y into ``W`` and y + lam L^-1 L^-T y into ``of_r``: what stands in R where y stands in H.
+
+    No eigenvalue of L L' is below lam, so that what is solved for here is not magnified.
+    """
+    t = len(y)
+    for j in range(t):
+        W[j] = y[j]
+    for j in range(t - 1, -1, -1):
+        W[j] /= L[j, j]
+        row, before, wj = L[j, :j], W[:j], W[j]
+        for i in range(j):
+            before[i] -= wj * row[i]
+    for j in range(t):
+        row, before, dot = L[j, :j], of_r[:j], 0.0
+        for i in range(j):
+            dot += row[i] * before[i]
+        of_r[j] = (W[j] - dot) / L[j, j] if lam > 0.0 else 0.0
+    for j in range(t):
+        of_r[j] = y[j] + lam * of_r[j]
+
+
+@compiled
+def multiply_triangle(G: Array, X: Array, out: Array, start: int, stop: int) -> None:
+    """Put into ``out`` what rows start to stop of the lower triangle of G, and their mirror image, add to X G.
+
+    Each entry of the triangle is read once and used in both of its places, for any even number of vectors: half of G is
+    all that passes through memory. Entries of ``out`` from ``stop`` on are left as they are.
+    """
+    for c in range(len(X)):
+        of = out[c]
+        for j in range(stop):
+            of[j] = 0.0
+    whole = stop - (stop - start) % ROWS
+    for i in range(start, whole, ROWS):
+        for c in range(0, len(X), 2):
+            _multiply_rows(G, X[c], X[c + 1], out[c], out[c + 1], i)
+    for i in range(whole, stop):
+        for c in range(0, len(X), 2):
+            _multiply_row(G[i], X[c], X[c + 1], out[c], out[c + 1], i)
+
+
+@copied_into_compiled
+def _multiply_rows(G: Array, x: Array, y: Array, ox: Array, oy: Array, i: int) -> None:
+    """Multiply six rows at once: as much arithmetic for each entry that is read as the registers have room for."""
+    g0, g1, g2, g3, g4, g5 = G[i], G[i + 1], G[i + 2], G[i + 3], G[i + 4], G[i + 5]
+    x0, x1, x2, x3, x4, x5 = x[i], x[i + 1], x[i + 2], x[i + 3], x[i + 4], x[i + 5]
+    y0, y1, y2, y3, y4, y5 = y[i], y[i + 1], y[i + 2], y[i + 3], y[i + 4], y[i + 5]
+    a0 = a1 = a2 = a3 = a4 = a5 = b0 = b1 = b2 = b3 = b4 = b5 = 0.0
+    for j in range(i):
+        p, q, r, s, t, u, xj, yj = g0[j], g1[j], g2[j], g3[j], g4[j], g5[j], x[j], y[j]
+        a0, a1, a2, a3, a4, a5 = a0 + p * xj, a1 + q * xj, a2 + r * xj, a3 + s * xj, a4 + t * xj, a5 + u * xj
+        b0, b1, b2, b3, b4, b5 = b0 + p * yj, b1 + q * yj, b2 + r * yj, b3 + s * yj, b4 + t * yj, b5 + u * yj
+        ox[j] += p * x0 + q * x1 + r * x2 + s * x3 + t * x4 + u * x5
+        oy[j] += p * y0 + q * y1 + r * y2 + s * y3 + t * y4 + u * y5
+    for j in range(i, i + 6):  # the square on the diagonal is its own mirror image
+        p, q, r, s, t, u, xj, yj = g0[j], g1[j], g2[j], g3[j], g4[j], g5[j], x[j], y[j]
+        a0, a1, a2, a3, a4, a5 = a0 + p * xj, a1 + q * xj, a2 + r * xj, a3 + s * xj, a4 + t * xj, a5 + u * xj
+        b0, b1, b2, b3, b4, b5 = b0 + p * yj, b1 + q * yj, b2 + r * yj, b3 + s * yj, b4 + t * yj, b5 + u * yj
+    ox[i], ox[i + 1], ox[i + 2], ox[i + 3], ox[i + 4], ox[i + 5] = a0, a1, a2, a3, a4, a5
+    oy[i], oy[i + 1], oy[i + 2], oy[i + 3], oy[i + 4], oy[i + 5] = b0, b1, b2, b3, b4, b5
+
+
+@part_of_compiled
+def _multiply_row(g: Array, x: Array, y: Array, ox: Array, oy: Array, i: int) -> None:
+    a = b = 0.0
+    for j in range(i):
+        a += g[j] * x[j]
+        b += g[j] * y[j]
+        ox[j] += g[j] * x[i]
+        oy[j] += g[j] * y[i]
+    ox[i], oy[i] = a + g[i] * x[i], b + g[i] * y[i]
+
+
+@compiled
+def tile_sums(
+    G: Array,
+    C: Array,
+    D: Array,
+    lam: float,
+    mask: Array,
+    top: int,
+    left: int,
+    eta: Array,
+    rho: Array,
+    diag_h: Array,
+    diag_r: Array,
+) -> None:
+    """Add one tile of H = G - C and R = H - lam D, with its first entry at (top, left) of G, to the sums.
+
+    A tile right of the diagonal stands below it too, so half of the matrix is enough.
+    """
+    rows, cols = C.shape
+    mirrored = left != top
+    counts, eta_left, rho_left = mask[left : left + cols], eta[left : left + cols], rho[left : left + cols]
+    for i in range(rows):
+        row = top + i
+        m = mask[row] if mirrored else 0.0
+        g, c, d = G[row, left : left + cols], C[i], D[i]
+        e = p = 0.0
+        for j in range(cols):
+            h = g[j] - c[j]
+            r = h - lam * d[j]
+            e += counts[j] * h * h
+            p += counts[j] * h * r
+            eta_left[j] += m * h * h
+            rho_left[j] += m * h * r
+        eta[row] += e
+        rho[row] += p
+        if not mirrored:
+            diag_h[row] = g[i] - c[i]
+            diag_r[row] = diag_h[row] - lam * d[i]
+
+
+@compiled
+def row_squares(G: Array, out: Array, start: int, stop: int) -> None:
+    """Put the squared norm of rows start to stop of G into ``out``."""
+    for i in range(start, stop):
+        e = 0.0
+        for j in range(G.shape[1]):
+            e += G[i, j] * G[i, j]
+        out[i] = e
+
+
+@compiled
+def flaws(G: Array, roots: Array, start: int, stop: int) -> tuple[float, float]:
+    """Return what no Gram has, for rows start to stop: how far entries differ from their mirror image at most.
+
+    And how far one exceeds the norms of its two columns, the ``roots`` of the diagonal. The first is not finite if any
+    entry is not. In blocks as those of `mirror`.
+    """
+    worst = finite = excess = 0.0
+    n = len(G)
+    for a in range(start, stop, 32):
+        for b in range(a // LINE * LINE, n, LINE):
+            for i in range(a, min(a + 32, stop)):
+                for j in range(b, min(b + LINE, n)):
+                    gap = abs(G[i, j] - G[j, i])
+                    worst = max(worst, gap)
+                    finite += 0.0 * gap
+                    excess = max(excess, abs(G[i, j]) - roots[i] * roots[j])
+    return worst + finite, excess
