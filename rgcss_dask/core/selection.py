@@ -63,6 +63,7 @@ class Selection:
     exhausted: bool = False  # True when it ended because no column had anything left to add
     rounding: Array | None = None  # (k,) how far rounding in the Gram may have moved each loss
     all_names: tuple[str, ...] | None = None  # (n,) names of the columns to choose from
+    mu_rest: Array | None = None  # (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
 
     @property
     def k(self) -> int:
@@ -102,7 +103,9 @@ class Selection:
         """Return the Gram of ``source`` with this selection's centring, scaling and order of columns."""
         if isinstance(source, Moments):
             return self.aligned(source).gram(
-                center=False if self.mu is None else self.mu, scale=None if self.sigma is None else self.sigma
+                center=False if self.mu is None else self.mu,
+                scale=None if self.sigma is None else self.sigma,
+                rest=self.mu_rest,
             )
         G = plain(source).astype(np.float64)
         self._check_count(len(G) if G.ndim else 0)
