@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.gram import checked_gram
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import matching
@@ -107,9 +108,9 @@ class Selection:
                 scale=None if self.sigma is None else self.sigma,
                 rest=self.mu_rest,
             )
-        G = plain(source).astype(np.float64)
+        G = plain(source)
         self._check_count(len(G) if G.ndim else 0)
-        return G
+        return checked_gram(G)
 
     def aligned(self, source: Moments) -> Moments:
         """Return moments of the columns that were selected from, in their order; others are refused.
