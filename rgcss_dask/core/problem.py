@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core.accumulate import is_whole
 from rgcss_dask.core.evaluate import checked_lambda
-from rgcss_dask.core.moments import Moments, column_indices
+from rgcss_dask.core.moments import Moments, column_indices, takes_means
 from rgcss_dask.core.objective import Objective, objective_named
 from rgcss_dask.core.selection import Stop
 
@@ -20,6 +20,30 @@ Columns = Sequence[int] | Sequence[str] | NDArray[Any]
 Lambdas = float | Sequence[float] | NDArray[Any]
 Center = bool | ArrayLike
 Scale = float | str | ArrayLike | None
+
+
+class Prepares(Protocol):
+    """What columns can be centred and scaled by: moments, or rows."""
+
+    @property
+    def mean_rest(self) -> Array | None:
+        """What float64 rounds off the means, where that counts."""
+
+    def preparation(self, center: Center, scale: Scale) -> tuple[Array, Array]:
+        """Resolve what was asked for to vectors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """What was subtracted from each column, and what it was divided by."""
+
+    mu: Array  # (n,)
+    sigma: Array  # (n,)
+    mu_rest: Array | None  # (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
+
+    def gram(self, moments: Moments) -> Array:
+        """Return the Gram of moments, these or others, that are prepared so."""
+        return moments.gram(self.mu, self.sigma, rest=self.mu_rest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +92,10 @@ class Problem:
         """Return the same problem for data that are centred and scaled already."""
         return replace(self, center=False, scale=None)
 
-    def preparation(self, moments: Moments) -> tuple[Array, Array]:
-        """Return what is subtracted from each column of these moments, and what it is divided by."""
-        return moments.preparation(self.center, self.scale)
+    def preparation(self, source: Prepares) -> Preparation:
+        """Learn from moments, or from rows, what is subtracted from each column and what it is divided by."""
+        mu, sigma = source.preparation(self.center, self.scale)
+        return Preparation(mu, sigma, source.mean_rest if takes_means(self.center) else None)
 
     def gram(self, moments: Moments) -> Array:
         """Return the Gram of these moments, prepared."""

@@ -177,8 +177,7 @@ def _lambdas(
 
 def _hold_out(index: int, fold: Moments, rest: Moments, k: int, problem: Problem) -> _HeldOut:
     """Select on ``rest`` for all lambdas and measure every prefix on ``fold``, prepared as ``rest`` was."""
-    mu, sigma = problem.preparation(rest)
-    G, B = problem.gram(rest), fold.gram(mu, sigma)
+    G, B = problem.gram(rest), problem.preparation(rest).gram(fold)
     if problem.lams[0] == 0 and rest.rows < k:  # said before the work; the rank may fall short later still
         raise _too_few(index, k, rest.rows)
     paths = solve(G, k, problem.prepared())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,15 +49,15 @@ def solve(source: Source, k: int, problem: Problem, *, bound: bool = False) -> l
     rho_i = sum_j H_ij R_ij. Subtracting large numbers loses digits, so eta and rho are recomputed from G and the picks
     whenever the loss has fallen far or a gain proves inexact.
     """
-    base, names, mu, sigma = _prepared(source, problem)
-    rules = problem.rules(k, base.n, names)
+    base, known = _prepared(source, problem)
+    rules = problem.rules(k, base.n, known.get("all_names"))
     spectrum = base.spectrum() if bound or problem.stop.bound is not None else None
     with Pool() as pool, single_threaded_blas():
         terms = base.first_terms(pool)
         paths = [_Path(base, rules, lam, terms.copy(), spectrum) for lam in problem.lams]
         _walk(base, paths, pool)
         # With a single thread of BLAS: more would go on waiting busily, and slow down whatever comes next.
-        done = [path.result(names, mu, sigma) for path in paths]
+        done = [path.result(**known) for path in paths]
     # Of the smallest column: beside a larger one, a lambda that is rounding there may still be much here.
     positive = base.diagonal[base.diagonal > 0]
     smallest = evaluate.DOUBT * float(positive.min()) * base.unit if len(positive) else 0.0
@@ -230,7 +231,7 @@ class _Path:
             bound = rules.objective.bounds(self._spectrum, t, self.lam).tight[-1] / self._base.unit
         return t >= len(rules.include) and rules.stop.met(self._loss, self._start, bound)
 
-    def result(self, names: tuple[str, ...] | None, mu: Array | None, sigma: Array | None) -> Selection:
+    def result(self, all_names: tuple[str, ...] | None = None, **preparation: Array | None) -> Selection:
         """Hand over the picks, in the units of the data."""
         self._check_definite()
         columns = np.array(self._columns, dtype=np.intp)
@@ -245,13 +246,12 @@ class _Path:
             objective=objective.name,
             n=self._base.n,
             bound=bound,
-            names=None if names is None else tuple(names[i] for i in columns),
-            mu=mu,
-            sigma=sigma,
+            names=None if all_names is None else tuple(all_names[i] for i in columns),
             refreshes=self._refreshes,
             exhausted=self._end,
             rounding=self._rounding(columns) * unit,
-            all_names=names,
+            all_names=all_names,
+            **preparation,
         )
 
     def _check_definite(self) -> None:
@@ -279,13 +279,10 @@ class _Path:
         return np.minimum(np.cumsum(moved + self._untold[:t]), self._start)
 
 
-def _prepared(source: Source, problem: Problem) -> tuple[Base, tuple[str, ...] | None, Array | None, Array | None]:
-    """Return the matrix to work on, the column names and the preparation (mu, sigma), None where there is none."""
+def _prepared(source: Source, problem: Problem) -> tuple[Base, dict[str, Any]]:
+    """Return the matrix to work on, and what a selection tells of how it was prepared and what columns are called."""
     if isinstance(source, Moments):
-        mu, sigma = problem.preparation(source)
-        return Gram(problem.gram(source)), source.names, mu, sigma
+        return Gram(problem.gram(source)), {"all_names": source.names, **vars(problem.preparation(source))}
     if problem.prepares:
         raise ValueError("center and scale need moments; a Gram or a factor must be prepared before it is given.")
-    if isinstance(source, Factor):
-        return source, None, None, None
-    return Gram(checked_gram(source)), None, None, None
+    return source if isinstance(source, Factor) else Gram(checked_gram(source)), {}
