@@ -128,7 +128,7 @@ def _check_places(path: Path, jobs: list[Job]) -> None:
             touched = read.touched(place)
             if touched:
                 raise ValueError(
-                    f'{where} = "{place}" of {path} {touched}, which is read and must not be written over. Give '
+                    f'{where} = "{place}" of {path} {touched}, and that is data, which must not be written over. Give '
                     f'it another name, such as {where} = "out/{{stem}}{ENDINGS[where]}".'
                 )
             touched = own.touched(place) or written.touched(place)
