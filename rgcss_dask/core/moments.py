@@ -122,7 +122,9 @@ class Moments:
         """Take the rows of ``other`` away again: an old window, for example.
 
         Exact integers stay exact. With floats, digits are lost where ``other`` is larger than what remains;
-        merging what remains is better when it is at hand. Parts kept apart are not carried over.
+        merging what remains is better when it is at hand. A column whose spread is some tens of units in the last
+        place of its mean may then count as constant: the values of all rows and of ``other`` may each be rounded, and
+        what of that is the same in both is not known. Parts kept apart are not carried over.
         """
         self._check_same_columns(other, "subtract")
         weight, rows = self.weight - other.weight, self.rows - other.rows

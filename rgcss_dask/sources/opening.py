@@ -16,6 +16,7 @@ from rgcss_dask.core.plan import Cuts
 from rgcss_dask.sources.anndata import AnnDataSource, holds_anndata
 from rgcss_dask.sources.base import ArraySource, FrameSource, Reading, Source, SparseSource
 from rgcss_dask.sources.dask import DaskFrameSource, DaskSource, stacked
+from rgcss_dask.sources.metadata import OF_JSON, metadata_named
 from rgcss_dask.sources.packed import unpacked
 from rgcss_dask.sources.xarray import XarraySource
 from rgcss_dask.sources.zarr import ZarrSource
@@ -134,7 +135,8 @@ def _open(thing: Any, reading: Reading, kinds: Sequence[type[Source]] | None = N
     if isinstance(thing, Source):
         return thing
     if holds_anndata(thing, reading):
-        return AnnDataSource.of(thing, reading)
+        with metadata_named(thing, OF_JSON):
+            return AnnDataSource.of(thing, reading)
     for kind in kinds or KINDS:
         if kind.takes(thing):
             return unpacked(kind.of(thing, reading))

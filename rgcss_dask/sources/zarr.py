@@ -17,7 +17,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store
-from zarr.errors import ContainsGroupError, GroupNotFoundError, NodeTypeValidationError
+from zarr.errors import GroupNotFoundError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, ZipStore
 
 from rgcss_dask.core.plan import READ_BYTES, Cuts
@@ -26,6 +26,7 @@ from rgcss_dask.sources.base import Reading, Source, crc32, even_cuts
 from rgcss_dask.sources.bounded import bounded_array, check_blosc, check_stored, largest_chunk
 from rgcss_dask.sources.chunks import RowChunks, ends_in_blosc
 from rgcss_dask.sources.guards import unguarded
+from rgcss_dask.sources.metadata import ANOTHER_NODE, metadata_named
 from rgcss_dask.storage.files import filesystem, is_url
 from rgcss_dask.storage.remote import METADATA, fsspec_store, named, url_store
 from rgcss_dask.storage.retrying import Retry, StoreError
@@ -254,12 +255,16 @@ def open_array(address: str, storage_options: dict[str, Any] | None = None) -> z
     """Open a Zarr array for reading at a path or URL, also within a group or a zip file."""
     store, path = open_store(address, storage_options or {})
     try:
-        return zarr.open_array(store, path=path, mode="r")
-    except (ContainsGroupError, NodeTypeValidationError):
-        raise ValueError(_list_arrays(address, store, path)) from None
+        with metadata_named(address, told=ANOTHER_NODE):
+            return zarr.open_array(store, path=path, mode="r")
+    except ANOTHER_NODE:
+        with metadata_named(address):
+            message = _list_arrays(address, store, path)
+        raise ValueError(message) from None
     except FileNotFoundError:
         try:
-            message = _list_arrays(address, store, path)
+            with metadata_named(address, told=(GroupNotFoundError,)):
+                message = _list_arrays(address, store, path)
         except (FileNotFoundError, GroupNotFoundError):
             raise FileNotFoundError(f"there is no Zarr array at {without_secrets(address)}.") from None
         raise ValueError(message) from None

@@ -24,7 +24,7 @@ from rgcss_dask.core.precision import doubt_of_values
 from rgcss_dask.sources.zarr import MissingChunkError, strict_group
 from rgcss_dask.storage.claim import claimed, refuse_lost
 from rgcss_dask.storage.files import Folder, is_url
-from rgcss_dask.storage.marks import ATTRIBUTE, VERSION, drop_versions, refuse_foreign
+from rgcss_dask.storage.marks import ATTRIBUTE, VERSION, drop_checkpoints, drop_versions, refuse_foreign
 from rgcss_dask.storage.remote import FreshStore, url_store
 from rgcss_dask.storage.retrying import StoreError
 
@@ -140,6 +140,12 @@ def publish(folder: Folder, draft: Draft, record: Record) -> None:
     refuse_lost(folder)
     root.attrs[ATTRIBUTE] = {"format": FORMAT, "crc32": _crc(content), **content}
     drop_versions(folder, draft.name)
+
+
+def tidy(folder: Folder, record: Record) -> None:
+    """Remove what a call left that was killed after its result had been written; only with the claim."""
+    drop_versions(folder, record.lineage[-1])
+    drop_checkpoints(folder)
 
 
 def read(folder: Folder) -> tuple[Moments, Record]:
