@@ -509,7 +509,7 @@ GRAM = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.5], [0.0, 0.5, 1.0]])
         ({"lam": np.nan}, "lam must be a finite number.*nan"),
         ({"lam": np.inf}, "lam must be a finite number.*inf"),
         ({"lam": [1.0, -2.0]}, "lam must be a finite number.*-2"),
-        ({"objective": "some"}, "objective must be one of .*got 'some'"),
+        ({"objective": "some"}, "objective must be 'unselected' or 'all'; got 'some'"),
         ({"include": [3]}, "a column index must be between 0 and 2; got 3"),
         ({"exclude": [-1]}, "a column index must be between 0 and 2; got -1"),
         ({"include": [1, 1]}, "a column must be given once; got 1 2 times"),

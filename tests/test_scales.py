@@ -6,6 +6,7 @@ import pytest
 
 import rgcss_dask as rg
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.wide import Rows, select_from_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:lam=1e-06 is below")
@@ -50,7 +51,7 @@ def test_weights_have_the_loss_that_was_tracked(lam, objective):
             tol = resolved(A, S, want, objective)
             assert picked.loss[-1] == pytest.approx(want, rel=0, abs=tol)
             if isinstance(source, rg.Factor):
-                W = select_from_rows(Rows.of(A), k, lam=lam, objective=objective)[1]
+                W = select_from_rows(Rows.of(A), k, Problem(lam=lam, objective=objective))[1]
             else:
                 W = picked.weights(source)
                 assert evaluate.loss_on(A.T @ A, W, S, objective) == pytest.approx(want, rel=0, abs=tol)

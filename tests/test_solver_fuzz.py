@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import rgcss_dask as rg
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.wide import Rows, select_from_rows
 
 
@@ -147,7 +148,7 @@ def check_everything(case):
         if picked.k == 0:
             return
         if case.source == "factor":
-            check_weights(case, picked, select_from_rows(Rows.of(case.A), case.k, **options)[1])
+            check_weights(case, picked, select_from_rows(Rows.of(case.A), case.k, Problem(**options))[1])
         else:
             check_weights(case, picked, picked.weights(source))
         check_swaps(case, picked)

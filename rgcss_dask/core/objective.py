@@ -70,5 +70,5 @@ OBJECTIVES = {objective.name: objective for objective in (UNSELECTED, ALL)}
 def objective_named(name: str, what: str = "objective") -> Objective:
     """Return the objective of that name, or say which there are."""
     if name not in OBJECTIVES:
-        raise ValueError(f"{what} must be one of {' or '.join(map(repr, OBJECTIVES))}; got {name!r}.")
+        raise ValueError(f"{what} must be {' or '.join(map(repr, OBJECTIVES))}; got {name!r}.")
     return OBJECTIVES[name]
