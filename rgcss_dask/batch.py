@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rgcss_dask.archive.archive import folder_of, read_record
+from rgcss_dask.archive.ownership import foreign, has_batch_mark, is_begun, mark_for_batch, refuse_foreign
+from rgcss_dask.archive.result_file import load_result, result_place, save_result
+from rgcss_dask.cluster.waiting import NoWorkersError
+from rgcss_dask.io.files import Folder, is_url, place_of
+from rgcss_dask.io.outputs import Places, refuse_others
+from rgcss_dask.io.safe_text import kept
 from rgcss_dask.report import report_place, write_report
-from rgcss_dask.scanning.budget import parse_memory
-from rgcss_dask.scanning.presence import NoWorkersError
+from rgcss_dask.runtime.memory_limit import parse_memory
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Reading, Source
-from rgcss_dask.sources.opening import matches, open_source
-from rgcss_dask.storage.archive import folder_of, read_record
-from rgcss_dask.storage.files import Folder, is_url, place_of
-from rgcss_dask.storage.marks import foreign, has_batch_mark, is_begun, mark_for_batch, refuse_foreign
-from rgcss_dask.storage.outputs import Places, refuse_others
-from rgcss_dask.storage.result import load_result, result_place, save_result
-from rgcss_dask.storage.shown import kept
+from rgcss_dask.sources.registry import matches, open_source
 from rgcss_dask.workflow import Question, answer, open_matrix, provenance_of
 
 Say = Callable[[str], None]

@@ -16,19 +16,22 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from rgcss_dask.cluster.execution import active_client
+from rgcss_dask.cluster.placement import PLACES, check_where
+from rgcss_dask.cluster.remote_moments import PlacedMoments
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.accumulate import check_real, checked_weights, is_whole
 from rgcss_dask.core.gram import Factor
 from rgcss_dask.core.missing import MASKED, plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import matching
-from rgcss_dask.core.parts import Parts
+from rgcss_dask.core.partial_sums import Parts
 from rgcss_dask.core.plan import Options
 from rgcss_dask.core.rebuild import Rebuild, Take
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows, select_from_rows
-from rgcss_dask.placed import (
+from rgcss_dask.questions import (
     cross_validate,
     loss_and_start,
     rank_outside_folds,
@@ -38,16 +41,13 @@ from rgcss_dask.placed import (
     weights,
 )
 from rgcss_dask.scanning.batches import held_out_rows, moments_in_folds, parts_of, with_batch
-from rgcss_dask.scanning.execute import active_client
-from rgcss_dask.scanning.handle import PlacedMoments
-from rgcss_dask.scanning.placement import PLACES, check_where
 from rgcss_dask.scanning.scan import scan
-from rgcss_dask.sources import lazy
+from rgcss_dask.scanning.uncounted import is_uncounted, scan_uncounted
+from rgcss_dask.sources import lazy_columns as lazy
 from rgcss_dask.sources.base import FrameSource, Reading, Source, dense, frame_dtype
-from rgcss_dask.sources.filled import FilledSource
-from rgcss_dask.sources.opening import open_source
-from rgcss_dask.sources.uncounted import is_uncounted, scan_uncounted
-from rgcss_dask.sources.vectors import Vector
+from rgcss_dask.sources.gap_filling import FilledSource
+from rgcss_dask.sources.registry import open_source
+from rgcss_dask.sources.row_vectors import Vector
 from rgcss_dask.sources.xarray import PLACE, RANK, Field, is_labelled
 
 Array = NDArray[np.float64]

@@ -8,16 +8,16 @@ import pytest
 import zarr
 
 import rgcss_dask as rg
+from rgcss_dask.archive import archive as module
+from rgcss_dask.archive import merging
+from rgcss_dask.archive.checkpoints import Checkpoints
+from rgcss_dask.archive.inspection import describe
+from rgcss_dask.cluster import remote_moments as handle
 from rgcss_dask.core.gaps import Gaps
-from rgcss_dask.core.parts import Parts, Read
-from rgcss_dask.scanning import handle
+from rgcss_dask.core.partial_sums import Parts, Read
+from rgcss_dask.io.claim import ArchiveBusyError
+from rgcss_dask.io.files import Folder
 from rgcss_dask.scanning import scan as one_pass
-from rgcss_dask.scanning.checkpoint import Checkpoints
-from rgcss_dask.storage import archive as module
-from rgcss_dask.storage import merging
-from rgcss_dask.storage.claim import ArchiveBusyError
-from rgcss_dask.storage.files import Folder
-from rgcss_dask.storage.inspection import describe
 from rgcss_dask.workflow import open_moments
 
 N = 8

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 import rgcss_dask as rg
-from rgcss_dask.storage import archive as module
-from rgcss_dask.storage import claim, process
-from rgcss_dask.storage.files import Folder
+from rgcss_dask.archive import archive as module
+from rgcss_dask.io import claim
+from rgcss_dask.io.files import Folder
+from rgcss_dask.runtime import process_identity as process
 
 
 def rows(count):

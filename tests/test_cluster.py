@@ -20,12 +20,12 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from processes import IN_PROCESS, same_bits
 
 import rgcss_dask as rg
+from rgcss_dask.cluster.admission import Room
+from rgcss_dask.cluster.remote_moments import PlacedMoments
 from rgcss_dask.core import plan
-from rgcss_dask.scanning.handle import PlacedMoments
-from rgcss_dask.scanning.room import Room
 from rgcss_dask.sources.base import Reading
-from rgcss_dask.sources.opening import open_source
-from rgcss_dask.sources.vectors import Vector
+from rgcss_dask.sources.registry import open_source
+from rgcss_dask.sources.row_vectors import Vector
 from rgcss_dask.sources.zarr import ZarrSource
 
 COLUMNS, SPAN = 20, 64

@@ -22,11 +22,12 @@ from distributed import Client, LocalCluster, get_worker
 from processes import IN_PROCESS, bare_cluster, security
 
 import rgcss_dask as rg
-from rgcss_dask import connection
 from rgcss_dask.batch import run_batch
 from rgcss_dask.cli import _connected, main
-from rgcss_dask.connection import Cluster, connected
-from rgcss_dask.scanning import presence, sight
+from rgcss_dask.cluster import connection
+from rgcss_dask.cluster import visibility as sight
+from rgcss_dask.cluster import waiting as presence
+from rgcss_dask.cluster.connection import Cluster, connected
 from rgcss_dask.scanning import scan as one_pass
 
 

@@ -21,12 +21,15 @@ from processes import IN_PROCESS, bare_cluster, certificates, security, slowness
 
 import rgcss_dask as rg
 from rgcss_dask import Moments
-from rgcss_dask import placed as placed_questions
+from rgcss_dask import questions as placed_questions
+from rgcss_dask.archive.archive import Draft
+from rgcss_dask.cluster import placement, versions
+from rgcss_dask.cluster import remote_moments as handle
+from rgcss_dask.cluster import visibility as sight
+from rgcss_dask.cluster.remote_moments import PlacedMoments, Shelf
 from rgcss_dask.compat import dumps
-from rgcss_dask.core import greedy, needs, refinement, stability, tuning
-from rgcss_dask.scanning import handle, placement, sight, versions
-from rgcss_dask.scanning.handle import PlacedMoments, Shelf
-from rgcss_dask.storage.archive import Draft
+from rgcss_dask.core import greedy, refinement, stability, tuning
+from rgcss_dask.core import memory_needs as needs
 
 ROWS, COLUMNS, K = 6_000, 30, 8
 PLACES = ("scheduler", "worker", "client")

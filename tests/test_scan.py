@@ -9,12 +9,12 @@ from distributed import Client, LocalCluster
 from threadpoolctl import threadpool_info
 
 from rgcss_dask import Moments, scan
-from rgcss_dask.core.parts import fold_of
+from rgcss_dask.core.partial_sums import fold_of
 from rgcss_dask.core.plan import Options
 from rgcss_dask.scanning.scan import build_graph, make_request
 from rgcss_dask.scanning.tasks import Job
 from rgcss_dask.sources.base import Reading
-from rgcss_dask.sources.opening import open_source
+from rgcss_dask.sources.registry import open_source
 
 ROWS, COLUMNS = 200_000, 24
 

@@ -21,12 +21,12 @@ from zarr.storage import FsspecStore, ZipStore
 
 from rgcss_dask import RGCSS, convert, scan
 from rgcss_dask.cli import cli
-from rgcss_dask.scanning.handle import PlacedMoments
+from rgcss_dask.cluster.remote_moments import PlacedMoments
+from rgcss_dask.io.files import in_order
+from rgcss_dask.scanning.uncounted import scan_uncounted
 from rgcss_dask.sources.base import dense
-from rgcss_dask.sources.opening import open_source
-from rgcss_dask.sources.uncounted import scan_uncounted
+from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.zarr import DamagedChunkError, MissingChunkError
-from rgcss_dask.storage.files import in_order
 
 ROWS, COLUMNS = 1_003, 12
 

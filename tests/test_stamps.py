@@ -14,12 +14,12 @@ import zarr
 from zarr.storage import MemoryStore, ZipStore
 
 import rgcss_dask as rg
-from rgcss_dask.scanning.passes import OtherPassError
-from rgcss_dask.scanning.sight import seal
+from rgcss_dask.archive.pass_identity import OtherPassError
+from rgcss_dask.cluster.visibility import seal
 from rgcss_dask.sources.anndata import AnnDataSource
 from rgcss_dask.sources.base import Reading
-from rgcss_dask.sources.opening import open_source
-from rgcss_dask.sources.vectors import Vector
+from rgcss_dask.sources.registry import open_source
+from rgcss_dask.sources.row_vectors import Vector
 from rgcss_dask.sources.xarray import XarraySource
 from rgcss_dask.sources.zarr import MissingChunkError, ZarrSource
 

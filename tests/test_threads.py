@@ -12,8 +12,8 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import rgcss_dask as rg
-from rgcss_dask.core import threads
-from rgcss_dask.core.threads import (
+from rgcss_dask.runtime import page_pool as threads
+from rgcss_dask.runtime.page_pool import (
     _rows,
     _sums,
     _WhileAny,

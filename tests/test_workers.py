@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from rgcss_dask import Factor, select
-from rgcss_dask.core import greedy, needs, steps, workers
+from rgcss_dask.core import greedy, steps, workers
+from rgcss_dask.core import memory_needs as needs
 from rgcss_dask.core.gram import Gram
 from rgcss_dask.core.workers import Workers
 

@@ -36,12 +36,12 @@ from distributed import Client, LocalCluster, Worker, get_worker, wait
 from scipy.optimize import nnls
 
 import rgcss_dask as rg
+from deploy.sizing import heartbeats
 from rgcss_dask.core import plan
-from rgcss_dask.core.parts import Collector, Parts
+from rgcss_dask.core.partial_sums import Collector, Parts
 from rgcss_dask.core.plan import Options, make_plan
-from rgcss_dask.core.sizing import heartbeats
-from rgcss_dask.core.threads import available_cpus, freed_memory_kept, single_threaded_blas
-from rgcss_dask.sources.opening import open_source
+from rgcss_dask.runtime.page_pool import available_cpus, freed_memory_kept, single_threaded_blas
+from rgcss_dask.sources.registry import open_source
 
 THREADS = available_cpus()
 CHUNK_BYTES = 2**22

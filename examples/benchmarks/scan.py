@@ -26,7 +26,7 @@ import zarr
 from distributed import Client, LocalCluster
 
 import rgcss_dask as rg
-from rgcss_dask.core.threads import available_cpus, single_threaded_blas
+from rgcss_dask.runtime.page_pool import available_cpus, single_threaded_blas
 
 CHUNK = 4_000
 

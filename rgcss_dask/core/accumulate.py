@@ -12,8 +12,8 @@ from rgcss_dask.core import kernels, triangle
 from rgcss_dask.core.missing import flawed_weight, plain
 from rgcss_dask.core.precision import ROUNDING, TINY, ULPS, difference, doubt_of_values, faint, resolution
 from rgcss_dask.core.sparse_rows import SparseRows
-from rgcss_dask.core.threads import lasting
 from rgcss_dask.core.triangle import Array, add_outer
+from rgcss_dask.runtime.page_pool import lasting
 
 # Signed 8-bit products are at most 2**14, so a float32 sum of 1024 of them is at most 2**24: still exact.
 EXACT_ROWS = 1024

@@ -16,8 +16,8 @@ from rgcss_dask.core.accumulate import is_whole
 from rgcss_dask.core.gram import INDEFINITE, Base, Factor, Gram, Sums, checked_gram, judged_by, not_a_gram
 from rgcss_dask.core.moments import Moments, column_indices
 from rgcss_dask.core.selection import Selection, Stop
-from rgcss_dask.core.threads import single_threaded_blas
 from rgcss_dask.core.workers import Workers
+from rgcss_dask.runtime.page_pool import single_threaded_blas
 
 Array = NDArray[np.float64]
 Columns = Sequence[int] | Sequence[str] | NDArray[Any]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cython_blas
 
-from rgcss_dask.core.threads import lasting
+from rgcss_dask.runtime.page_pool import lasting
 
 Array = NDArray[np.float64]
 

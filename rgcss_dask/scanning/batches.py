@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import NotFiniteError
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.parts import Collector, Parts, Read
+from rgcss_dask.core.partial_sums import Collector, Parts, Read
 from rgcss_dask.core.plan import Options
 
 Index = NDArray[np.intp]

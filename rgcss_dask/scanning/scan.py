@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from rgcss_dask.compat import Task, TaskRef
-from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.parts import Read
-from rgcss_dask.core.plan import Cuts, Geometry, Options, Plan, check_counts, make_plan
-from rgcss_dask.scanning.budget import parse_memory
-from rgcss_dask.scanning.checkpoint import FORMAT
-from rgcss_dask.scanning.execute import (
+from rgcss_dask.archive import archive as archives
+from rgcss_dask.archive.checkpoints import FORMAT
+from rgcss_dask.archive.ownership import drop_checkpoints, refuse_foreign
+from rgcss_dask.archive.pass_identity import differences, open_checkpoints, refuse_other
+from rgcss_dask.cluster.execution import (
     Capacity,
     ClusterReport,
     Graph,
@@ -26,21 +24,23 @@ from rgcss_dask.scanning.execute import (
     run_on_cluster,
     run_on_threads,
 )
-from rgcss_dask.scanning.handle import archived, left_on_cluster, loaded
-from rgcss_dask.scanning.passes import differences, open_checkpoints, refuse_other
-from rgcss_dask.scanning.progress import Callback, Reporter, display
-from rgcss_dask.scanning.sight import Stored, check_sight, look, seal
+from rgcss_dask.cluster.progress import Callback, Reporter, display
+from rgcss_dask.cluster.remote_moments import archived, left_on_cluster, loaded
+from rgcss_dask.cluster.versions import check_cluster
+from rgcss_dask.cluster.visibility import Stored, check_sight, look, seal
+from rgcss_dask.compat import Task, TaskRef
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.partial_sums import Read
+from rgcss_dask.core.plan import Cuts, Geometry, Options, Plan, check_counts, make_plan
+from rgcss_dask.io.claim import claimed, refuse_lost
+from rgcss_dask.io.files import Folder
+from rgcss_dask.io.outputs import refuse_inputs
+from rgcss_dask.runtime.memory_limit import parse_memory
 from rgcss_dask.scanning.tasks import Finish, Job, Place, run_finish, run_merge, run_saved, run_span
-from rgcss_dask.scanning.versions import check_cluster
 from rgcss_dask.sources.base import Reading, Source
-from rgcss_dask.sources.opening import open_source
-from rgcss_dask.sources.vectors import Vector
+from rgcss_dask.sources.registry import open_source
+from rgcss_dask.sources.row_vectors import Vector
 from rgcss_dask.sources.xarray import along
-from rgcss_dask.storage import archive as archives
-from rgcss_dask.storage.claim import claimed, refuse_lost
-from rgcss_dask.storage.files import Folder
-from rgcss_dask.storage.marks import drop_checkpoints, refuse_foreign
-from rgcss_dask.storage.outputs import refuse_inputs
 
 
 def scan(

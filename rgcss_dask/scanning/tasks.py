@@ -11,19 +11,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from rgcss_dask.archive.checkpoints import Checkpoints
+from rgcss_dask.cluster.admission import room_for
+from rgcss_dask.cluster.versions import VERSION
+from rgcss_dask.cluster.visibility import Sights, Stored, check_here, check_seal
 from rgcss_dask.core.accumulate import NotFiniteError
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.parts import Collector, Parts, Read
+from rgcss_dask.core.partial_sums import Collector, Parts, Read
 from rgcss_dask.core.plan import Options, Plan
 from rgcss_dask.core.sparse_rows import SparseRows
-from rgcss_dask.core.threads import freed_memory_kept, keep_memory_only_for, single_threaded_blas, tidy_memory
-from rgcss_dask.scanning.checkpoint import Checkpoints
-from rgcss_dask.scanning.room import room_for
-from rgcss_dask.scanning.sight import Sights, Stored, check_here, check_seal
-from rgcss_dask.scanning.versions import VERSION
+from rgcss_dask.runtime.page_pool import freed_memory_kept, keep_memory_only_for, single_threaded_blas, tidy_memory
 from rgcss_dask.sources.base import Source
-from rgcss_dask.sources.vectors import StoredVector, checked_entries
+from rgcss_dask.sources.row_vectors import StoredVector, checked_entries
 
 Report = Callable[[int, int], None]  # rows read, spans finished
 Finish = Callable[[Options, tuple[str, ...] | None, Parts], Any]  # makes the result of a pass of its sums

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from rgcss_dask.archive import archive as archives
+from rgcss_dask.archive.archive import Record
+from rgcss_dask.cluster.execution import ClusterReport, Graph, ThreadReport, capacity, run_on_cluster, run_on_threads
+from rgcss_dask.cluster.progress import Callback, Reporter, display
+from rgcss_dask.cluster.versions import VERSION, check_cluster
+from rgcss_dask.cluster.visibility import Sights, check_here, check_sight, look
 from rgcss_dask.core.plan import READ_BYTES, READ_COPIES
-from rgcss_dask.scanning.execute import ClusterReport, Graph, ThreadReport, capacity, run_on_cluster, run_on_threads
-from rgcss_dask.scanning.progress import Callback, Reporter, display
-from rgcss_dask.scanning.sight import Sights, check_here, check_sight, look
+from rgcss_dask.io.files import Folder
 from rgcss_dask.scanning.tasks import Report
-from rgcss_dask.scanning.versions import VERSION, check_cluster
 from rgcss_dask.sources.base import Source, checksum
-from rgcss_dask.sources.opening import open_source
+from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.zarr import DamagedChunkError, MissingChunkError
-from rgcss_dask.storage import archive as archives
-from rgcss_dask.storage.archive import Record
-from rgcss_dask.storage.files import Folder
 
 CHANGED = "not what was summed"
 

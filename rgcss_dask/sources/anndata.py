@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.plan import Cuts
 from rgcss_dask.core.sparse_rows import SparseRows
+from rgcss_dask.io.retry import StoreError
+from rgcss_dask.io.safe_text import without_secrets
 from rgcss_dask.sources.base import (
     BLOCK_BYTES,
     ArraySource,
@@ -22,8 +24,8 @@ from rgcss_dask.sources.base import (
     even_cuts,
     is_sparse,
 )
+from rgcss_dask.sources.chunk_checksums import unguarded
 from rgcss_dask.sources.dask import DaskSource
-from rgcss_dask.sources.guards import unguarded
 from rgcss_dask.sources.zarr import (
     ZarrSource,
     innermost,
@@ -33,8 +35,6 @@ from rgcss_dask.sources.zarr import (
     rooted,
     strict_group,
 )
-from rgcss_dask.storage.retrying import StoreError
-from rgcss_dask.storage.shown import without_secrets
 
 ENCODING = "encoding-type"
 SPARSE = ("csr_matrix", "csc_matrix")

@@ -15,7 +15,7 @@ from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.core.missing import plain, plain_dtype
 from rgcss_dask.core.plan import READ_BYTES, Cuts, Geometry, reads_between
 from rgcss_dask.core.sparse_rows import SparseRows
-from rgcss_dask.storage.files import is_url
+from rgcss_dask.io.files import is_url
 
 BLOCK_BYTES = 2**20  # between the rows at which a matrix without chunks may be cut
 

@@ -21,15 +21,15 @@ from zarr.errors import ContainsGroupError, GroupNotFoundError, NodeTypeValidati
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, ZipStore
 
 from rgcss_dask.core.plan import READ_BYTES, Cuts
-from rgcss_dask.core.threads import passing
+from rgcss_dask.io.files import filesystem, is_url
+from rgcss_dask.io.retry import Retry, StoreError
+from rgcss_dask.io.safe_text import without_secrets
+from rgcss_dask.io.zarr_store import METADATA, fsspec_store, named, url_store
+from rgcss_dask.runtime.page_pool import passing
 from rgcss_dask.sources.base import Reading, Source, crc32, even_cuts
-from rgcss_dask.sources.bounded import bounded_array, check_blosc, check_stored, largest_chunk
-from rgcss_dask.sources.chunks import RowChunks, ends_in_blosc
-from rgcss_dask.sources.guards import unguarded
-from rgcss_dask.storage.files import filesystem, is_url
-from rgcss_dask.storage.remote import METADATA, fsspec_store, named, url_store
-from rgcss_dask.storage.retrying import Retry, StoreError
-from rgcss_dask.storage.shown import without_secrets
+from rgcss_dask.sources.chunk_checksums import unguarded
+from rgcss_dask.sources.decoding_limits import bounded_array, check_blosc, check_stored, largest_chunk
+from rgcss_dask.sources.row_chunks import RowChunks, ends_in_blosc
 
 MOST_CUTS = 2**22  # 8 bytes each; beyond, neighbours that would be read together anyway count as one
 COLUMN_NAMES = "column_names"  # attribute of a Zarr array: one name per column
