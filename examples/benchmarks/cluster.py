@@ -40,7 +40,9 @@ from deploy.sizing import heartbeats
 from rgcss_dask.core import plan
 from rgcss_dask.core.partial_sums import Collector, Parts
 from rgcss_dask.core.plan import Options, make_plan
-from rgcss_dask.runtime.page_pool import available_cpus, freed_memory_kept, single_threaded_blas
+from rgcss_dask.runtime.blas import single_threaded_blas
+from rgcss_dask.runtime.cpus import available_cpus
+from rgcss_dask.runtime.page_pool import freed_memory_kept
 from rgcss_dask.sources.registry import open_source
 
 THREADS = available_cpus()

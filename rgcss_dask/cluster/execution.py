@@ -14,8 +14,10 @@ from distributed import Client, Future, get_worker
 
 from rgcss_dask.cluster.progress import Reporter
 from rgcss_dask.cluster.waiting import await_worker, settled, warn_if_open
+from rgcss_dask.runtime.blas import single_threaded_blas
+from rgcss_dask.runtime.cpus import available_cpus
 from rgcss_dask.runtime.memory_limit import SHARE, default_budget
-from rgcss_dask.runtime.page_pool import available_cpus, freed_memory_kept, single_threaded_blas
+from rgcss_dask.runtime.page_pool import freed_memory_kept
 
 Graph = dict[Any, Any]
 

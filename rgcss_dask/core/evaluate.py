@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from rgcss_dask.runtime.page_pool import single_threaded_blas
+from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]

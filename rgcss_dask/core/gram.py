@@ -15,7 +15,7 @@ from rgcss_dask.core import kernels, steps
 from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.workers import Workers
-from rgcss_dask.runtime.page_pool import single_threaded_blas
+from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 

@@ -17,7 +17,7 @@ from rgcss_dask.core.gram import INDEFINITE, Base, Factor, Gram, Sums, checked_g
 from rgcss_dask.core.moments import Moments, column_indices
 from rgcss_dask.core.selection import Selection, Stop
 from rgcss_dask.core.workers import Workers
-from rgcss_dask.runtime.page_pool import single_threaded_blas
+from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 Columns = Sequence[int] | Sequence[str] | NDArray[Any]

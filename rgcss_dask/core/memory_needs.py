@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rgcss_dask.core.stability import planned_bytes
 from rgcss_dask.core.steps import room_for
-from rgcss_dask.runtime.page_pool import available_cpus
+from rgcss_dask.runtime.cpus import available_cpus
 
 # Rows of a Gram that a thread holds twice in a refresh, and vectors of a path besides its factors.
 _BAND, _VECTORS = 256, 64

@@ -15,7 +15,7 @@ from rgcss_dask.core.greedy import Columns
 from rgcss_dask.core.moments import Moments, column_indices
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.workers import Workers
-from rgcss_dask.runtime.page_pool import single_threaded_blas
+from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]

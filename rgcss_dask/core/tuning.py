@@ -15,7 +15,7 @@ from rgcss_dask.core.greedy import OBJECTIVES, Columns, select
 from rgcss_dask.core.grid import checked_grid, default_grid
 from rgcss_dask.core.moments import Moments, column_indices
 from rgcss_dask.core.selection import Selection
-from rgcss_dask.runtime.page_pool import single_threaded_blas
+from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core import steps
-from rgcss_dask.runtime.page_pool import available_cpus
+from rgcss_dask.runtime.cpus import available_cpus
 
 # Entries of a matrix: with fewer a pick is made before another thread has come.
 _WORTH_A_TEAM = 512**2

@@ -1,9 +1,8 @@
-"""What the threads of a process share: BLAS, kept from adding its own threads, and the memory that was freed."""
+"""Memory that is freed in a pass and kept for the next array: pages of our own, and the heap of the C library."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 import mmap
 import os
@@ -11,14 +10,14 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from threadpoolctl import ThreadpoolController
+
+from rgcss_dask.runtime.cpus import available_cpus
+from rgcss_dask.runtime.shared_context import SharedContext
 
 # Parameters of mallopt, from malloc.h of glibc.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -32,91 +31,6 @@ _OWN_PAGES = 2**20
 _TIDY_EVERY = 0.5
 # Bytes a second: what is given back is paged in anew, some 5 % of the time of large chunks, so that they wait longer.
 _TIDY_RATE = 12 * 2**20
-
-
-def available_cpus() -> int:
-    """Count the CPUs this process may run on, or those whose time it may have if a container has fewer."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cpus, cpu_quota()))
-
-
-@functools.cache
-def cpu_quota(control: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return how many CPUs' time the control group may have, as Docker and Kubernetes limit it.
-
-    Threads beyond it make all of them wait.
-    """
-    quota, period = -1, 1
-    with suppress(OSError, ValueError):  # where there is no limit it says "max"
-        quota, period = map(int, (control / "cpu.max").read_text().split())
-    with suppress(OSError, ValueError):  # version 1 of control groups
-        quota, period = (int((control / "cpu" / f"cpu.cfs_{what}_us").read_text()) for what in ("quota", "period"))
-    return sys.maxsize if quota < 0 or period < 1 else quota // period
-
-
-class _WhileAny:
-    """A context that begins with the first caller inside and ends with the last.
-
-    Its state belongs to the process, not to the caller: of two plain contexts that overlap, the one that ends last
-    would restore what the other had set.
-    """
-
-    def __init__(self, begin: Callable[[ExitStack], None]) -> None:
-        self._begin, self._lock, self._callers, self._end = begin, threading.Lock(), 0, ExitStack()
-        self._leaving, self._leave_at = False, 0.0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._callers == 0:
-                self._begin(self._end)
-            self._callers += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._callers -= 1
-            if self._callers == 0:
-                self._end.close()
-
-    @contextmanager
-    def and_after(self, seconds: float) -> Iterator[None]:
-        """Be inside, and stay for some time after, so that one who comes soon finds everything as it was left."""
-        self.__enter__()
-        try:
-            yield
-        finally:
-            self._leave_after(seconds)
-
-    def _leave_after(self, seconds: float) -> None:
-        with self._lock:
-            self._leave_at = max(self._leave_at, time.monotonic() + seconds)
-            if self._leaving:  # a thread is inside for all who have left
-                self._callers -= 1
-                return
-            self._leaving = True
-        try:
-            threading.Thread(target=self._leave, daemon=True, name="rgcss-leave").start()
-        except RuntimeError:  # there can be no more threads
-            self._leaving = False
-            self.__exit__()
-
-    def _leave(self) -> None:
-        while True:
-            with self._lock:
-                wait = self._leave_at - time.monotonic()
-                if wait <= 0:
-                    self._leaving = False  # from here on another thread may be the one
-                    break
-            time.sleep(wait)
-        self.__exit__()
-
-
-@functools.cache  # looking for them takes a millisecond; those of NumPy and SciPy have long been loaded
-def _blas_libraries() -> ThreadpoolController:
-    return ThreadpoolController().select(user_api="blas")
-
-
-def _limit_blas(end: ExitStack) -> None:
-    end.enter_context(_blas_libraries().limit(limits=1))
 
 
 class _Heap:
@@ -215,15 +129,10 @@ def _keep_memory(end: ExitStack) -> None:
         memory.keep(end)
 
 
-_blas_limited, _freed_memory_kept = _WhileAny(_limit_blas), _WhileAny(_keep_memory)
+_freed_memory_kept = SharedContext(_keep_memory)
 
 
-def single_threaded_blas() -> _WhileAny:
-    """Hold BLAS at one thread while any caller is inside, and give back what was there after the last one."""
-    return _blas_limited
-
-
-def freed_memory_kept() -> _WhileAny:
+def freed_memory_kept() -> SharedContext:
     """Let the process keep memory that was freed while any caller is inside, and give it back after the last one.
 
     The chunks of a pass come and go, all of one size; paging each in anew took an eighth of the time.
@@ -245,11 +154,11 @@ def tidy_memory(read: int) -> None:
     _heap.tidy(read)
 
 
-def lasting(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return an array that is not filled; in a pass, if it is large, in pages that are used again after it."""
+def empty_sums(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """Return an array for sums, not filled; in a pass, if it is large, in pages that are used again after it."""
     return _sums.empty(shape, dtype)
 
 
-def passing(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return an array as `lasting` does, for rows: in a pass they may lie in the pages of others that were more."""
+def empty_rows(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Return an array as `empty_sums` does, for rows: in a pass they may lie in the pages of others that were more."""
     return _rows.empty(shape, dtype)

@@ -21,7 +21,8 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.partial_sums import Collector, Parts, Read
 from rgcss_dask.core.plan import Options, Plan
 from rgcss_dask.core.sparse_rows import SparseRows
-from rgcss_dask.runtime.page_pool import freed_memory_kept, keep_memory_only_for, single_threaded_blas, tidy_memory
+from rgcss_dask.runtime.blas import single_threaded_blas
+from rgcss_dask.runtime.page_pool import freed_memory_kept, keep_memory_only_for, tidy_memory
 from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.row_vectors import StoredVector, checked_entries
 

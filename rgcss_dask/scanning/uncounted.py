@@ -13,8 +13,9 @@ from dask.delayed import delayed
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.partial_sums import Parts
 from rgcss_dask.core.plan import Options
+from rgcss_dask.runtime.blas import single_threaded_blas
+from rgcss_dask.runtime.cpus import available_cpus
 from rgcss_dask.runtime.memory_limit import default_budget
-from rgcss_dask.runtime.page_pool import available_cpus, single_threaded_blas
 from rgcss_dask.scanning.batches import with_batch
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import dense, frame_dtype

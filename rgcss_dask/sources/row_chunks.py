@@ -22,7 +22,7 @@ from zarr.buffer.cpu import NDBuffer
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ZstdCodec
 
 from rgcss_dask.compat import concurrent_map, sync
-from rgcss_dask.runtime.page_pool import passing
+from rgcss_dask.runtime.page_pool import empty_rows
 from rgcss_dask.sources.decoding_limits import check_blosc, check_declared, check_stored, declared_size, stored_limit
 
 # Zarr's codecs hand out new memory; those of numcodecs behind them take a place to decode into, and need no settings.
@@ -73,7 +73,7 @@ def _read_file(path: str, decoded: int) -> NDArray[np.uint8] | None:
         with open(path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             check_stored(size, decoded)
-            content = passing((max(size, decoded + decoded // 64),), np.uint8)[:size]
+            content = empty_rows((max(size, decoded + decoded // 64),), np.uint8)[:size]
             return content if file.readinto(content.data) == size else None
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None

@@ -25,7 +25,7 @@ from rgcss_dask.io.files import filesystem, is_url
 from rgcss_dask.io.retry import Retry, StoreError
 from rgcss_dask.io.safe_text import without_secrets
 from rgcss_dask.io.zarr_store import METADATA, fsspec_store, named, url_store
-from rgcss_dask.runtime.page_pool import passing
+from rgcss_dask.runtime.page_pool import empty_rows
 from rgcss_dask.sources.base import Reading, Source, crc32, even_cuts
 from rgcss_dask.sources.chunk_checksums import unguarded
 from rgcss_dask.sources.decoding_limits import bounded_array, check_blosc, check_stored, largest_chunk
@@ -96,7 +96,7 @@ class ZarrSource(Source):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Read rows; an error names the chunk."""
         try:
-            rows = passing((stop - start, self._array.shape[1]), self._array.dtype)
+            rows = empty_rows((stop - start, self._array.shape[1]), self._array.dtype)
             self._chunks.read_into(rows, start)
             return rows
         except MissingChunkError as error:
