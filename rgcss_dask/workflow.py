@@ -9,12 +9,13 @@ from typing import Any
 
 from rgcss_dask.archive import archive as archives
 from rgcss_dask.archive.inspection import unfinished
-from rgcss_dask.archive.result_file import Result, Trust, Tuning, make_result, result_place
+from rgcss_dask.archive.result_file import result_place
 from rgcss_dask.cluster.placement import ask
 from rgcss_dask.cluster.remote_moments import PlacedMoments
 from rgcss_dask.core import memory_needs as needs
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import size
+from rgcss_dask.core.result import Result, Trust, Tuning, make_result
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.stability import Stability
 from rgcss_dask.core.tuning import CrossValidation

@@ -12,7 +12,7 @@ import zarr
 
 import rgcss_dask as rg
 from rgcss_dask.conversion.apply_selection import ATTRIBUTE
-from rgcss_dask.sources.zarr import COLUMN_NAMES
+from rgcss_dask.io.zarr_store import COLUMN_NAMES
 
 
 @pytest.fixture(name="X", scope="module")

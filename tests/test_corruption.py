@@ -12,7 +12,8 @@ from corruption import outcomes
 import rgcss_dask as rg
 from rgcss_dask.archive import archive as archives
 from rgcss_dask.archive.checkpoints import Checkpoints
-from rgcss_dask.archive.result_file import Trust, Tuning, make_result, save_result
+from rgcss_dask.archive.result_file import save_result
+from rgcss_dask.core.result import Trust, Tuning, make_result
 from rgcss_dask.io import claim as claim_module
 from rgcss_dask.io.claim import claimed
 

@@ -6,8 +6,8 @@ import pytest
 import zarr
 
 import rgcss_dask as rg
-from rgcss_dask.archive.result_file import make_result
 from rgcss_dask.core.missing import plain
+from rgcss_dask.core.result import make_result
 from rgcss_dask.report.samples import sample
 from rgcss_dask.scanning.uncounted import scan_uncounted
 

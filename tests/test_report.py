@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import rgcss_dask
-from rgcss_dask.archive.result_file import Trust, Tuning, load_result, make_result, save_result
+from rgcss_dask.archive.result_file import load_result, save_result
 from rgcss_dask.core.greedy import select
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.result import Trust, Tuning, make_result
 from rgcss_dask.report import write_report
 from rgcss_dask.report.layout import grid_layout, image_layout
 from rgcss_dask.report.redundancy import redundancy

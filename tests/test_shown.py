@@ -13,8 +13,9 @@ from test_cli import rgcss
 
 import rgcss_dask as rg
 from rgcss_dask.archive.archive import folder_of
-from rgcss_dask.archive.result_file import make_result, save_result
+from rgcss_dask.archive.result_file import save_result
 from rgcss_dask.cli import say
+from rgcss_dask.core.result import make_result
 from rgcss_dask.io.files import Folder
 from rgcss_dask.io.retry import Retry, StoreError
 from rgcss_dask.io.safe_text import kept, plain, shown, without_secrets

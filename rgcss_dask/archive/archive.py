@@ -15,7 +15,6 @@ import numpy as np
 import zarr
 from threadpoolctl import threadpool_info
 from zarr.abc.store import Store
-from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.errors import ContainsArrayError
 from zarr.storage import LocalStore
 
@@ -25,7 +24,7 @@ from rgcss_dask.core.precision import doubt_of_values
 from rgcss_dask.io.claim import claimed, refuse_lost
 from rgcss_dask.io.files import Folder, is_url
 from rgcss_dask.io.retry import StoreError
-from rgcss_dask.io.zarr_store import FreshStore, url_store
+from rgcss_dask.io.zarr_store import CODECS, FreshStore, url_store
 from rgcss_dask.sources.zarr import MissingChunkError, strict_group
 
 FORMAT = 1
@@ -245,7 +244,7 @@ def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
             name,
             data=values,
             chunks=(min(rows, moments.n), moments.n) if values.ndim == 2 else values.shape,
-            compressors=[ZstdCodec(level=1), Crc32cCodec()],
+            compressors=CODECS,
             config={"write_empty_chunks": True},  # a chunk of zeros that is not there could not be told from a lost one
         )
     head: dict[str, Any] = {k: getattr(moments, k) for k in ("rows", "weight", "exact", "dropped")}

@@ -84,7 +84,7 @@ def ask(
         return function(moments, *args, **options)
     key = str(moments.shelf.future.key)
     order = Order(function, args, options, need, key, moments.path, moments.head, patience())
-    if where == "worker" or not _fits_scheduler(moments, need):
+    if where == "worker" or not _fits_scheduler(moments, order):
         return _ask_worker(moments, order).open()
     client = moments.shelf.client
     answer: Answer = run_on_scheduler(client, on_scheduler, order)
@@ -102,11 +102,11 @@ def check_where(where: str | None, moments: Any) -> None:
         )
 
 
-def _fits_scheduler(moments: PlacedMoments, need: Need) -> bool:
+def _fits_scheduler(moments: PlacedMoments, order: Order) -> bool:
     """Check the scheduler's version and memory; too little memory is said, and leads to the worker."""
-    client = moments.shelf.client
+    client, need = moments.shelf.client, order.need
     moments.shelf.check_open()
-    found = run_on_scheduler(client, make_probe(), VERSION)
+    found = run_on_scheduler(client, make_probe(), VERSION, order.function.__module__)
     check_version(found["version"], f"the scheduler {address(client)}")
     asked = need.work + need.moments(moments.n)
     if asked <= found["free"]:
@@ -121,7 +121,7 @@ def _fits_scheduler(moments: PlacedMoments, need: Need) -> bool:
 
 def _ask_worker(moments: PlacedMoments, order: Order) -> Answer:
     client, shelf = moments.shelf.client, moments.shelf
-    worker, found = shelf.call(make_probe(), VERSION)
+    worker, found = shelf.call(make_probe(), VERSION, order.function.__module__)
     check_version(found["version"], f"the worker {worker}")
     if order.need.work > found["free"]:
         raise MemoryError(

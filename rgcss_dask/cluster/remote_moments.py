@@ -264,14 +264,11 @@ def left_on_cluster(
     return PlacedMoments.on(Shelf(client, future), head), reads
 
 
-def archived(moments: Moments, folder: Folder, record: archives.Record, *, shared: bool = True) -> Moments:
-    """Write moments to an archive where they lie; of those on a cluster, return a handle of what the archive holds.
+def archived(moments: PlacedMoments, folder: Folder, record: archives.Record) -> Moments:
+    """Have the worker that has the moments write them to an archive, and return a handle of what the archive holds.
 
     A handle of the pass itself would make the whole pass again if its worker were lost.
     """
-    if not isinstance(moments, PlacedMoments) or not shared:  # what a worker writes there, nobody else would find
-        archives.write(folder, moments, record)
-        return moments
     client, token = moments.shelf.client, uuid.uuid4().hex[:12]
     made = moments.shelf.future
     archives.begin(folder)
@@ -283,10 +280,8 @@ def archived(moments: Moments, folder: Folder, record: archives.Record, *, share
     return loaded(client, folder)
 
 
-def loaded(client: Client | None, folder: Folder) -> Moments:
-    """Load an archive on a worker and return a handle; here, if there is no cluster or it cannot see the archive."""
-    if client is None:
-        return archives.read(folder)[0]
+def loaded(client: Client, folder: Folder) -> Moments:
+    """Load an archive on a worker and return a handle; load it here if the worker cannot see it."""
     token = uuid.uuid4().hex[:12]
     record = archives.require(folder)
     future = client.submit(_read, folder, record, key=f"rgcss-moments-{token}")

@@ -9,35 +9,38 @@ from typing import Any
 
 from distributed import Client
 
-import rgcss_dask
+from rgcss_dask import __version__
 from rgcss_dask.cluster.waiting import address, run_on_scheduler
 from rgcss_dask.compat import ConnectionPool, dumps
 
-VERSION = rgcss_dask.__version__
+VERSION = __version__
 # Seconds to wait for a worker to tell its version; one that is stopped or cut off must not stop a pass.
 PATIENCE = 10.0
 
 
 def make_probe() -> Callable[..., Any]:
-    """Return a function that tells the version of the package and the memory it may use in the process it runs in.
+    """Return a function that tells the version of the package in the process it runs in.
 
+    Given the name of the module that does some work, it loads that, and tells the memory that the work may use.
     It is defined inside another, and so pickled by value: it runs where the package is not installed. Where it is,
     it is imported in a thread, because an event loop must not wait for that.
     """
     load = importlib.import_module
     package = "rgcss_dask"
 
-    async def probe(version: str, memory: bool = True, dask_worker: Any = None) -> dict[str, Any]:
+    async def probe(version: str, work: str | None = None, dask_worker: Any = None) -> dict[str, Any]:
         try:
             found = getattr(load(package), "__version__", "of unknown version")
         except ImportError:
             return {"version": None, "free": 0}
-        if found != version or not memory:
+        if found != version or work is None:
             return {"version": found, "free": 0}
-        await load("asyncio").to_thread(load, f"{package}.questions")
+        placement = f"{package}.cluster.placement"
+        for module in (work, placement):
+            await load("asyncio").to_thread(load, module)
         manager = getattr(dask_worker, "memory_manager", None)  # Dask gives a scheduler under this name too
         limit = None if manager is None else manager.memory_limit
-        return {"version": found, "free": load(f"{package}.cluster.placement").free_memory(limit)}
+        return {"version": found, "free": load(placement).free_memory(limit)}
 
     return probe
 
@@ -55,9 +58,9 @@ def check_version(found: str | None, place: str, wanted: str = VERSION) -> None:
 def check_cluster(client: Client) -> None:
     """Refuse a cluster in which the scheduler or a worker has another version."""
     probe = make_probe()
-    found = run_on_scheduler(client, probe, VERSION, memory=False)
+    found = run_on_scheduler(client, probe, VERSION)
     check_version(found["version"], f"the scheduler {address(client)}")
-    for worker, answer in ask_workers(client, probe, VERSION, False).items():
+    for worker, answer in ask_workers(client, probe, VERSION).items():
         check_version(answer["version"], f"the worker {worker}")
 
 

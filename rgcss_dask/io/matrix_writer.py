@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from rgcss_dask.io.claim import NAME as CLAIM
 from rgcss_dask.io.claim import claimed, refuse_lost
 from rgcss_dask.io.files import Folder, is_url
-from rgcss_dask.sources.zarr import COLUMN_NAMES
+from rgcss_dask.io.zarr_store import CODECS, COLUMN_NAMES
 
 CHUNK_BYTES = 2**24
 ENDING = ".draft"  # of the name of a folder beside the target, in which there are
@@ -123,7 +122,7 @@ class _Draft:
             shape=(0, self.chunks[1]),
             chunks=self.chunks,
             dtype=dtype,
-            compressors=[ZstdCodec(level=1), Crc32cCodec()],
+            compressors=CODECS,
             config={"write_empty_chunks": True},  # a chunk of zeros that is not there could not be told from a lost one
         )
         return array, 0

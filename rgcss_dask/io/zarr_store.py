@@ -8,11 +8,14 @@ from typing import Any
 
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store
+from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import FsspecStore, WrapperStore
 
 from rgcss_dask.io.files import filesystem, options_of, tried_once
 from rgcss_dask.io.retry import Retry
 
+COLUMN_NAMES = "column_names"  # attribute of a Zarr array: one name per column
+CODECS = (ZstdCodec(level=1), Crc32cCodec())  # of all that is written here: what flips in a chunk is found
 METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 
 

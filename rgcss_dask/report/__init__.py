@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rgcss_dask.archive.result_file import Result
+from rgcss_dask.core.result import Result
 from rgcss_dask.io.files import Folder
 from rgcss_dask.io.outputs import refuse_inputs, refuse_others
 from rgcss_dask.report.layout import Layout, grid_layout, image_layout

@@ -19,7 +19,7 @@ from matplotlib.image import imsave
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
-from rgcss_dask.archive.result_file import Result, Tuning
+from rgcss_dask.core.result import Result, Tuning
 from rgcss_dask.report.layout import Layout
 
 Array = NDArray[np.float64]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.archive.result_file import Result, Trust, Tuning
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.result import Result, Trust, Tuning
 from rgcss_dask.report import figures
 from rgcss_dask.report.figures import short
 from rgcss_dask.report.layout import Layout

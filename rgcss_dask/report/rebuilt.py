@@ -6,7 +6,7 @@ import base64
 
 import numpy as np
 
-from rgcss_dask.archive.result_file import Result
+from rgcss_dask.core.result import Result
 from rgcss_dask.report import figures
 from rgcss_dask.report.layout import Layout
 from rgcss_dask.report.markup import figure, row_of, section

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.archive.result_file import Result
 from rgcss_dask.core.names import matching
 from rgcss_dask.core.rebuild import Rebuild
+from rgcss_dask.core.result import Result
 from rgcss_dask.sources.registry import open_source
 
 Array = NDArray[np.float64]

@@ -25,7 +25,7 @@ from rgcss_dask.cluster.execution import (
     run_on_threads,
 )
 from rgcss_dask.cluster.progress import Callback, Reporter, display
-from rgcss_dask.cluster.remote_moments import archived, left_on_cluster, loaded
+from rgcss_dask.cluster.remote_moments import PlacedMoments, archived, left_on_cluster, loaded
 from rgcss_dask.cluster.versions import check_cluster
 from rgcss_dask.cluster.visibility import Stored, check_sight, look, seal
 from rgcss_dask.compat import Task, TaskRef
@@ -121,12 +121,13 @@ def scan(
         if record is None or (overwrite and differences(record.fingerprint, request.fingerprint)):
             result = run(request, folder=folder, progress=progress, stay=True, overwrite=overwrite)
             refuse_lost(folder)  # a worker that writes cannot tell
-            moments = archived(result.moments, folder, request.record(result.reads), shared=result.shared)
+            moments = _kept(result, folder, request.record(result.reads))
             drop_checkpoints(folder)
             return moments
         refuse_other(folder.address, record.fingerprint, request.fingerprint)
         drop_checkpoints(folder)  # killed after its result had been written
-        return loaded(request.where.client, folder)
+        client = request.where.client
+        return archives.read(folder)[0] if client is None else loaded(client, folder)
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,14 @@ class Result:
     moments: Any
     reads: tuple[Read, ...]
     shared: bool = True  # the workers write to the folder of the archive too
+
+
+def _kept(result: Result, folder: Folder, record: archives.Record) -> Moments:
+    """Write the moments of a pass to its archive, from where they are, and return them."""
+    if isinstance(result.moments, PlacedMoments) and result.shared:
+        return archived(result.moments, folder, record)
+    archives.write(folder, result.moments, record)  # by this process: what a worker writes alone, nobody else finds
+    return result.moments
 
 
 def make_request(

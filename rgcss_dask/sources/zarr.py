@@ -24,7 +24,7 @@ from rgcss_dask.core.plan import READ_BYTES, Cuts
 from rgcss_dask.io.files import filesystem, is_url
 from rgcss_dask.io.retry import Retry, StoreError
 from rgcss_dask.io.safe_text import without_secrets
-from rgcss_dask.io.zarr_store import METADATA, fsspec_store, named, url_store
+from rgcss_dask.io.zarr_store import COLUMN_NAMES, METADATA, fsspec_store, named, url_store
 from rgcss_dask.runtime.page_pool import empty_rows
 from rgcss_dask.sources.base import Reading, Source, crc32, even_cuts
 from rgcss_dask.sources.chunk_checksums import unguarded
@@ -32,7 +32,6 @@ from rgcss_dask.sources.decoding_limits import bounded_array, check_blosc, check
 from rgcss_dask.sources.row_chunks import RowChunks, ends_in_blosc
 
 MOST_CUTS = 2**22  # 8 bytes each; beyond, neighbours that would be read together anyway count as one
-COLUMN_NAMES = "column_names"  # attribute of a Zarr array: one name per column
 
 
 class MissingChunkError(ValueError):
