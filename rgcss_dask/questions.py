@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.cluster.placement import ask, check_where, recorded_warnings
-from rgcss_dask.cluster.remote_moments import PlacedMoments
-from rgcss_dask.core import evaluate, greedy, refinement, tuning
-from rgcss_dask.core import memory_needs as needs
+from rgcss_dask.cluster.remote_moments import RemoteMoments
+from rgcss_dask.core import evaluate, greedy, memory_needs, refinement, tuning
 from rgcss_dask.core import stability as bootstrap
 from rgcss_dask.core.gram import Gram
 from rgcss_dask.core.greedy import Columns, Source
@@ -122,11 +121,11 @@ def select(
     **options: Unpack[SelectOptions],
 ) -> Selection | list[Selection]:
     """Ask `greedy.select`."""
-    if not _is_placed(source, where):
+    if not _is_remote(source, where):
         return greedy.select(source, k, lam=lam, **options)
     stop = options.get("stop")
     bounded = options.get("bound", False) or (stop is not None and stop.bound is not None)
-    need = needs.select_need(source.n, _count(k, source.n), int(np.size(lam)), bound=bounded)
+    need = memory_needs.select_need(source.n, _count(k, source.n), int(np.size(lam)), bound=bounded)
     return ask(greedy.select, source, k, need=need, where=where, lam=lam, **options)
 
 
@@ -135,20 +134,20 @@ def cross_validate(
     moments: Moments, k: int, *, where: str | None = None, **options: Unpack[TuneOptions]
 ) -> CrossValidation:
     """Ask `tuning.cross_validate`."""
-    if not _is_placed(moments, where):
+    if not _is_remote(moments, where):
         return tuning.cross_validate(moments, k, **options)
     given = [grid for grid in (options.get("lams"), options.get("lam_per_row")) if grid is not None]
     count = int(np.size(given[0])) if given else GRID
-    need = needs.tune_need(moments.n, _count(k, moments.n), count, len(moments.folds))
+    need = memory_needs.tune_need(moments.n, _count(k, moments.n), count, len(moments.folds))
     return ask(tuning.cross_validate, moments, k, need=need, where=where, **options)
 
 
 @_described_by(bootstrap.stability)
 def stability(moments: Moments, k: int, *, where: str | None = None, **options: Unpack[StabilityOptions]) -> Stability:
     """Ask `stability.stability`."""
-    if not _is_placed(moments, where):
+    if not _is_remote(moments, where):
         return bootstrap.stability(moments, k, **options)
-    need = needs.stability_need(moments.n, _count(k, moments.n), len(moments.groups), options.get("memory"))
+    need = memory_needs.stability_need(moments.n, _count(k, moments.n), len(moments.groups), options.get("memory"))
     return ask(bootstrap.stability, moments, k, need=need, where=where, **options)
 
 
@@ -161,47 +160,47 @@ def refine(
     **options: Unpack[RefineOptions],
 ) -> Refinement:
     """Ask `refinement.refine`."""
-    if not _is_placed(source, where):
+    if not _is_remote(source, where):
         return refinement.refine(selection, source, **options)
-    need = needs.refine_need(source.n, selection.k)
+    need = memory_needs.refine_need(source.n, selection.k)
     return ask(_refine, source, selection, need=need, where=where, **options)
 
 
 def weights(selection: Selection, source: Moments | ArrayLike, *, where: str | None = None) -> Array:
     """Return the weights of a selection, (k, n), worked out where the moments are; see `Selection.weights`."""
-    if not _is_placed(source, where):
+    if not _is_remote(source, where):
         return selection.weights(source)
-    return ask(_weights, source, selection, need=needs.select_need(source.n, selection.k), where=where)
+    return ask(_weights, source, selection, need=memory_needs.select_need(source.n, selection.k), where=where)
 
 
 def tight_bound(selection: Selection, source: Moments | ArrayLike, *, where: str | None = None) -> Array:
     """Return the tight lower bound after each pick, (k,), worked out where the moments are; O(n^3)."""
-    if not _is_placed(source, where):
+    if not _is_remote(source, where):
         return _tight_bound(source, selection)
-    need = needs.select_need(source.n, selection.k, bound=True)
+    need = memory_needs.select_need(source.n, selection.k, bound=True)
     return ask(_tight_bound, source, selection, need=need, where=where)
 
 
 def loss_and_start(source: Moments, model: Rebuild, objective: str, *, where: str | None = None) -> tuple[float, float]:
     """Return the loss of weights learnt before on these rows, and the squared norm of the rows prepared alike."""
-    if not _is_placed(source, where):
+    if not _is_remote(source, where):
         return _loss_and_start(source, model, objective)
-    need = needs.select_need(source.n, len(model.columns))
+    need = memory_needs.select_need(source.n, len(model.columns))
     return ask(_loss_and_start, source, model, objective, need=need, where=where)
 
 
 def rank_outside_folds(moments: Moments, k: int, *, where: str | None = None, **options: Any) -> int:
     """Return how many columns, at most k, the rows outside any fold span."""
-    if not _is_placed(moments, where):
+    if not _is_remote(moments, where):
         return _rank_outside_folds(moments, k, **options)
-    need = needs.tune_need(moments.n, k, 1, len(moments.folds))
+    need = memory_needs.tune_need(moments.n, k, 1, len(moments.folds))
     return ask(_rank_outside_folds, moments, k, need=need, where=where, **options)
 
 
-def _is_placed(source: Any, where: str | None) -> TypeGuard[PlacedMoments]:
+def _is_remote(source: Any, where: str | None) -> TypeGuard[RemoteMoments]:
     """Tell a handle from what is in this process, and refuse a place that there is not."""
     check_where(where, source)
-    return isinstance(source, PlacedMoments)
+    return isinstance(source, RemoteMoments)
 
 
 def _refine(moments: Moments, selection: Selection, **options: Any) -> Refinement:

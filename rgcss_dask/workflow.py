@@ -11,8 +11,8 @@ from rgcss_dask.archive import archive as archives
 from rgcss_dask.archive.inspection import unfinished
 from rgcss_dask.archive.result_file import result_place
 from rgcss_dask.cluster.placement import ask
-from rgcss_dask.cluster.remote_moments import PlacedMoments
-from rgcss_dask.core import memory_needs as needs
+from rgcss_dask.cluster.remote_moments import RemoteMoments
+from rgcss_dask.core import memory_needs
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import size
 from rgcss_dask.core.result import Result, Trust, Tuning, make_result
@@ -152,9 +152,9 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
     asked = {name: value for name, value in asdict(question).items() if value not in (None, (), False)}
     shown: dict[str, Any] = {"provenance": {**provenance, "asked": asked}, "trust": trust}
     shown["tuning"] = None if tuned is None else _tuning(tuned)
-    if not isinstance(source, PlacedMoments):
+    if not isinstance(source, RemoteMoments):
         return make_result(source, picked, **shown)
-    need = needs.select_need(source.n, picked.k, bound=True)
+    need = memory_needs.select_need(source.n, picked.k, bound=True)
     return ask(make_result, source, picked, need=need, where=None, **shown)
 
 

@@ -14,7 +14,7 @@ from rgcss_dask.archive.checkpoints import Checkpoints
 from rgcss_dask.archive.inspection import describe
 from rgcss_dask.cluster import remote_moments as handle
 from rgcss_dask.core.gaps import Gaps
-from rgcss_dask.core.partial_sums import Parts, Read
+from rgcss_dask.core.partial_sums import PartialSums, Read
 from rgcss_dask.io.claim import ArchiveBusyError
 from rgcss_dask.io.files import Folder
 from rgcss_dask.scanning import scan as one_pass
@@ -363,7 +363,7 @@ def test_checkpoints_of_other_data_or_options_are_refused(tmp_path, monkeypatch)
 def test_a_damaged_checkpoint_is_named(tmp_path):
     sums = {("rows", 0): rg.Moments.of(rows(100)), ("group", 1): Gaps.of(rows(50))}
     there = Checkpoints(Folder(str(tmp_path)))
-    there.save("0-100", Parts(sums, (Read(0, 100, 7),)))
+    there.save("0-100", PartialSums(sums, (Read(0, 100, 7),)))
     back = there.load("0-100")
     same(back.sums["rows", 0], sums["rows", 0])
     for name in ("shift", "total", "product", "cross", "present"):

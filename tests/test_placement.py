@@ -26,7 +26,7 @@ from rgcss_dask.archive.archive import Draft
 from rgcss_dask.cluster import placement, versions
 from rgcss_dask.cluster import remote_moments as handle
 from rgcss_dask.cluster import visibility as sight
-from rgcss_dask.cluster.remote_moments import PlacedMoments, Shelf
+from rgcss_dask.cluster.remote_moments import HeldOnCluster, RemoteMoments
 from rgcss_dask.compat import dumps
 from rgcss_dask.core import greedy, refinement, stability, tuning
 from rgcss_dask.core import memory_needs as needs
@@ -68,7 +68,7 @@ def client(cluster):
 @pytest.fixture
 def placed(client, stored):
     moments = rg.scan(stored, folds=3, groups=12)
-    assert isinstance(moments, PlacedMoments)
+    assert isinstance(moments, RemoteMoments)
     return moments
 
 
@@ -76,14 +76,14 @@ def placed(client, stored):
 def fetched(monkeypatch):
     """Count the numbers that come to the client."""
     sizes = []
-    fetch = Shelf.fetch
+    fetch = HeldOnCluster.fetch
 
     def counted(self, path, name, n):
         array = fetch(self, path, name, n)
         sizes.append(array.size)
         return array
 
-    monkeypatch.setattr(Shelf, "fetch", counted)
+    monkeypatch.setattr(HeldOnCluster, "fetch", counted)
     return sizes
 
 
@@ -105,7 +105,7 @@ def questions(where):
         return rg.refine(picked, moments, **place(moments)).selection
 
     def place(moments):
-        return {"where": where} if isinstance(moments, PlacedMoments) else {}
+        return {"where": where} if isinstance(moments, RemoteMoments) else {}
 
     return {
         "select": lambda m: rg.select(m, K, lam=0.5, **how, **place(m)),
@@ -309,7 +309,7 @@ def test_bytes_planned_are_bytes_used(dtype):
 
 def test_moments_are_forgotten_with_the_last_handle(client, stored):
     moments = rg.scan(stored, folds=2)
-    fold, key = moments.folds[0], moments.shelf.future.key
+    fold, key = moments.folds[0], moments.held.future.key
 
     def has(dask_scheduler):
         return key in dask_scheduler.tasks
@@ -339,8 +339,8 @@ def test_archives_are_written_and_loaded_by_workers(client, stored, local, tmp_p
     path = tmp_path / "moments.zarr"
     made = rg.scan(stored, folds=3, groups=12, archive=path)
     again = rg.scan(stored, folds=3, groups=12, archive=path)
-    assert isinstance(made, PlacedMoments)
-    assert isinstance(again, PlacedMoments)
+    assert isinstance(made, RemoteMoments)
+    assert isinstance(again, RemoteMoments)
     assert not (path / "checkpoints").exists()
     assert fetched == []
     for moments in (made, again, rg.load(path)):
@@ -452,7 +452,7 @@ def test_processes_and_a_lost_worker(tmp_path, stored, local):
             archive = tmp_path / "kept.zarr" if where == "worker" else None
             moments = rg.scan(stored, folds=3, groups=12, archive=archive)
             assert np.array_equal(rg.select(moments, K, where=where).loss, rg.select(local, K).loss)
-            client.run(os._exit, 1, workers=moments.shelf.holders(), on_error="ignore")
+            client.run(os._exit, 1, workers=moments.held.holders(), on_error="ignore")
             assert np.array_equal(rg.select(moments, K, where=where).loss, rg.select(local, K).loss)
             same_bits(moments, local)
 

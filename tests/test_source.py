@@ -21,7 +21,7 @@ from zarr.storage import FsspecStore, ZipStore
 
 from rgcss_dask import RGCSS, convert, scan
 from rgcss_dask.cli import cli
-from rgcss_dask.cluster.remote_moments import PlacedMoments
+from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.io.files import in_order
 from rgcss_dask.scanning.uncounted import scan_uncounted
 from rgcss_dask.sources.base import dense
@@ -148,7 +148,7 @@ def test_lists_of_dask_collections(A, kind):
     np.testing.assert_allclose(here, gram(A), rtol=1e-12)
     with LocalCluster(**IN_PROCESS, n_workers=1) as cluster, Client(cluster):
         there = scan(parts)
-        assert isinstance(there, PlacedMoments) == (kind != "mixture")
+        assert isinstance(there, RemoteMoments) == (kind != "mixture")
         assert np.array_equal(there.gram(), here)
         picked = RGCSS(3).fit(parts)
         assert np.array_equal(dense(picked.transform(parts).compute()), A[:, picked.support_])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.gaps import Gaps
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.partial_sums import Parts, Read, Sums
+from rgcss_dask.core.partial_sums import PartialSums, PartSums, Read
 from rgcss_dask.io.files import Folder
 
 FORMAT = 2
@@ -34,7 +34,7 @@ class Checkpoints:
         """List the checkpoints there are."""
         return {name.removesuffix(".part") for name in self.folder.names() if name.endswith(".part")}
 
-    def save(self, name: str, parts: Parts) -> None:
+    def save(self, name: str, parts: PartialSums) -> None:
         """Write a checkpoint; a reader finds all of it or nothing."""
         pieces: list[memoryview] = []
         entries = [_entry(key, value, pieces) for key, value in parts.sums.items()]
@@ -45,7 +45,7 @@ class Checkpoints:
         line = json.dumps(head).encode()
         self.folder.write(f"{name}.part", f"{zlib.crc32(line):08x} ".encode() + line + b"\n", *pieces)
 
-    def load(self, name: str) -> Parts | None:
+    def load(self, name: str) -> PartialSums | None:
         """Read a checkpoint back, or None if there is none."""
         data = self.folder.read(f"{name}.part")
         return None if data is None else _decode(data, f"{self.folder.address}/{name}.part")
@@ -56,7 +56,7 @@ class Checkpoints:
             self.folder.remove(f"{name}.part")
 
 
-def _entry(key: tuple[str, int], value: Sums, pieces: list[memoryview]) -> dict[str, Any]:
+def _entry(key: tuple[str, int], value: PartSums, pieces: list[memoryview]) -> dict[str, Any]:
     """Describe a sum, and append its arrays to the pieces."""
     entry: dict[str, Any] = {
         "key": key,
@@ -75,7 +75,7 @@ def _entry(key: tuple[str, int], value: Sums, pieces: list[memoryview]) -> dict[
     return entry
 
 
-def _decode(data: bytes, where: str) -> Parts:
+def _decode(data: bytes, where: str) -> PartialSums:
     line, _, body = data.partition(b"\n")
     if line[:8] != f"{zlib.crc32(line[9:]):08x}".encode():
         raise ValueError(f"the checkpoint {where} is damaged. Remove this file and run the pass again.")
@@ -88,13 +88,13 @@ def _decode(data: bytes, where: str) -> Parts:
     if zlib.crc32(body) != head["crc"]:
         raise ValueError(f"the checkpoint {where} is damaged. Remove this file and run the pass again.")
     values = np.frombuffer(body)
-    sums: dict[tuple[str, int], Sums] = {}
+    sums: dict[tuple[str, int], PartSums] = {}
     for entry in head["sums"]:
         sums[entry["key"][0], entry["key"][1]], values = _sum(entry, values)
-    return Parts(sums, tuple(Read(*read) for read in head["reads"]))
+    return PartialSums(sums, tuple(Read(*read) for read in head["reads"]))
 
 
-def _sum(entry: dict[str, Any], values: NDArray[np.float64]) -> tuple[Sums, NDArray[np.float64]]:
+def _sum(entry: dict[str, Any], values: NDArray[np.float64]) -> tuple[PartSums, NDArray[np.float64]]:
     """Rebuild one sum from the front of the values, and return the rest of them."""
     kind, n = KINDS[entry["kind"]], int(entry["n"])
     found: dict[str, Any] = {}

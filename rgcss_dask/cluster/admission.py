@@ -12,7 +12,7 @@ from distributed import get_worker
 from rgcss_dask.runtime.memory_limit import SHARE
 
 
-class Room:
+class MemoryGate:
     """Lets spans in while there is memory for them, and always at least one."""
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class Room:
                 self._changed.notify_all()
 
 
-_rooms: dict[str, Room] = {}  # of the workers in this process
+_gates: dict[str, MemoryGate] = {}  # of the workers in this process
 
 
 @contextmanager
-def room_for(size: int, budget: int, *, asked: bool) -> Iterator[None]:
+def memory_for_span(size: int, budget: int, *, asked: bool) -> Iterator[None]:
     """Hold memory of the worker that this task runs on.
 
     The budget is the one that was asked for, or else what the worker itself has: workers differ, and one may have
@@ -45,6 +45,6 @@ def room_for(size: int, budget: int, *, asked: bool) -> Iterator[None]:
     """
     worker: Any = get_worker()
     limit = worker.memory_manager.memory_limit
-    room = _rooms.setdefault(worker.address, Room())
-    with room.hold(size, budget if asked or not limit else int(SHARE * limit)):
+    gate = _gates.setdefault(worker.address, MemoryGate())
+    with gate.hold(size, budget if asked or not limit else int(SHARE * limit)):
         yield

@@ -23,7 +23,7 @@ from rgcss_dask.compat import connect
 Say = Callable[[str], None]
 
 ANSWER = 30.0  # seconds for a scheduler to answer, when nobody says
-PATIENCE = 2.0  # seconds before it is said that there is something to wait for
+SILENT_FOR = 2.0  # seconds before it is said that there is something to wait for
 GIVE = "give --tls-ca, --tls-cert and --tls-key, or set distributed.comm.tls in Dask's configuration"
 
 
@@ -178,7 +178,7 @@ def _address(asked: Cluster, say: Say) -> str:
                 f"no scheduler wrote {file} within {asked.answer:g} s: {reason}. Start one with "
                 f"`dask scheduler --scheduler-file {file}`, or wait longer with --timeout."
             )
-        if waited > PATIENCE and not said:
+        if waited > SILENT_FOR and not said:
             say(f"waiting for the scheduler file {file}, {asked.answer:g} s at most (--timeout)")
             said = True
         time.sleep(0.1)
@@ -205,10 +205,10 @@ async def _greeted(address: str, security: Security, seconds: float, say: Say) -
         await comm.close()
 
     meeting = asyncio.ensure_future(meet())
-    done, _ = await asyncio.wait({meeting}, timeout=min(PATIENCE, seconds))
+    done, _ = await asyncio.wait({meeting}, timeout=min(SILENT_FOR, seconds))
     if not done:
         say(f"waiting for the scheduler at {address}, {seconds:.0f} s at most (--timeout)")
-    await asyncio.wait_for(meeting, max(0.0, seconds - PATIENCE))
+    await asyncio.wait_for(meeting, max(0.0, seconds - SILENT_FOR))
 
 
 def _silent(address: str, asked: Cluster) -> OSError:

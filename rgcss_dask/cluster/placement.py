@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 from distributed import Scheduler
 
-from rgcss_dask.cluster.remote_moments import Head, Path, PlacedMoments, blocks, part_of, rows_of
+from rgcss_dask.cluster.remote_moments import MomentsSummary, PartPath, RemoteMoments, blocks, part_of, rows_of
 from rgcss_dask.cluster.versions import VERSION, check_version, make_probe
 from rgcss_dask.cluster.waiting import WAIT, NoWorkersError, address, no_workers, patience, run_on_scheduler, settled
 from rgcss_dask.compat import ConnectionPool, clean_exception, dumps
@@ -41,8 +41,8 @@ class Order:
     options: dict[str, Any]
     need: Need
     key: str = ""  # of the moments on the cluster
-    path: Path = ()
-    head: Head | None = None
+    path: PartPath = ()
+    head: MomentsSummary | None = None
     patience: float = WAIT  # seconds without a worker that has the moments
 
     def answer(self, moments: Moments) -> Answer:
@@ -80,13 +80,13 @@ def ask(
     moments if the scheduler has too little memory.
     """
     check_where(where, moments)
-    if not isinstance(moments, PlacedMoments) or where == "client" or (where is None and moments.shelf.is_archive):
+    if not isinstance(moments, RemoteMoments) or where == "client" or (where is None and moments.held.is_archive):
         return function(moments, *args, **options)
-    key = str(moments.shelf.future.key)
+    key = str(moments.held.future.key)
     order = Order(function, args, options, need, key, moments.path, moments.head, patience())
     if where == "worker" or not _fits_scheduler(moments, order):
         return _ask_worker(moments, order).open()
-    client = moments.shelf.client
+    client = moments.held.client
     answer: Answer = run_on_scheduler(client, on_scheduler, order)
     return answer.open()
 
@@ -95,17 +95,17 @@ def check_where(where: str | None, moments: Any) -> None:
     """Refuse a place that there is not."""
     if where is not None and where not in PLACES:
         raise ValueError(f"where must be None or one of {PLACES}; got {where!r}.")
-    if where not in (None, "client") and not isinstance(moments, PlacedMoments):
+    if where not in (None, "client") and not isinstance(moments, RemoteMoments):
         raise ValueError(
             f"where={where!r} needs moments that scan left on a cluster; these are in this process. Leave where out, "
             "or scan with an active Dask client."
         )
 
 
-def _fits_scheduler(moments: PlacedMoments, order: Order) -> bool:
+def _fits_scheduler(moments: RemoteMoments, order: Order) -> bool:
     """Check the scheduler's version and memory; too little memory is said, and leads to the worker."""
-    client, need = moments.shelf.client, order.need
-    moments.shelf.check_open()
+    client, need = moments.held.client, order.need
+    moments.held.check_open()
     found = run_on_scheduler(client, make_probe(), VERSION, order.function.__module__)
     check_version(found["version"], f"the scheduler {address(client)}")
     asked = need.work + need.moments(moments.n)
@@ -119,9 +119,9 @@ def _fits_scheduler(moments: PlacedMoments, order: Order) -> bool:
     return False
 
 
-def _ask_worker(moments: PlacedMoments, order: Order) -> Answer:
-    client, shelf = moments.shelf.client, moments.shelf
-    worker, found = shelf.call(make_probe(), VERSION, order.function.__module__)
+def _ask_worker(moments: RemoteMoments, order: Order) -> Answer:
+    client, held = moments.held.client, moments.held
+    worker, found = held.call(make_probe(), VERSION, order.function.__module__)
     check_version(found["version"], f"the worker {worker}")
     if order.need.work > found["free"]:
         raise MemoryError(
@@ -130,7 +130,7 @@ def _ask_worker(moments: PlacedMoments, order: Order) -> Answer:
         )
     task = client.submit(
         on_worker,
-        shelf.future,
+        held.future,
         order,
         key=f"rgcss-greedy-{uuid.uuid4().hex[:12]}",
         workers=[worker],
@@ -176,11 +176,11 @@ async def on_scheduler(order: Order, dask_scheduler: Scheduler) -> Answer:
         await pool.close()
 
 
-async def _brought(order: Order, head: Head, scheduler: Scheduler, pool: ConnectionPool) -> Moments:
+async def _brought(order: Order, head: MomentsSummary, scheduler: Scheduler, pool: ConnectionPool) -> Moments:
     """Fetch the arrays that are needed, block by block."""
-    paths: list[Path] = [()]
+    paths: list[PartPath] = [()]
     paths += [((order.need.kind, i),) for i in range(order.need.parts)]
-    arrays: dict[tuple[Path, str], Any] = {}
+    arrays: dict[tuple[PartPath, str], Any] = {}
     for path in paths:
         for name in ARRAYS:
             array = np.empty((head.n, head.n) if name == "product" else head.n)

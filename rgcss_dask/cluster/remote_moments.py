@@ -22,7 +22,7 @@ from rgcss_dask.core.moments import ARRAYS, Moments
 from rgcss_dask.io.files import Folder
 
 Array = NDArray[np.float64]
-Path = tuple[tuple[str, int], ...]  # () for all rows, (("folds", 2),) for a part of them
+PartPath = tuple[tuple[str, int], ...]  # () for all rows, (("folds", 2),) for a part of them
 
 # Bytes of a matrix sent at once, so that no single message stalls an event loop.
 BLOCK_BYTES = 2**24
@@ -31,7 +31,7 @@ TRIES = 5
 
 
 @dataclass(frozen=True)
-class Head:
+class MomentsSummary:
     """What is known of moments without their arrays."""
 
     rows: int
@@ -40,16 +40,16 @@ class Head:
     exact: bool
     dropped: int
     names: tuple[str, ...] | None
-    folds: tuple[Head, ...]
-    groups: tuple[Head, ...]
+    folds: tuple[MomentsSummary, ...]
+    groups: tuple[MomentsSummary, ...]
 
     @classmethod
-    def of(cls, moments: Moments) -> Head:
+    def of(cls, moments: Moments) -> MomentsSummary:
         """Describe moments and the parts kept apart."""
         parts = (tuple(cls.of(part) for part in kind) for kind in (moments.folds, moments.groups))
         return cls(moments.rows, moments.weight, moments.n, moments.exact, moments.dropped, moments.names, *parts)
 
-    def build(self, arrays: dict[tuple[Path, str], Array], path: Path = ()) -> Moments:
+    def build(self, arrays: dict[tuple[PartPath, str], Array], path: PartPath = ()) -> Moments:
         """Make moments of arrays that were sent; parts of which none were sent are left out."""
         parts = {
             kind: tuple(
@@ -64,13 +64,13 @@ class Head:
         return Moments(self.rows, self.weight, shift, total, product, rounding, *numbers)
 
 
-def describe(result: tuple[Moments, Any]) -> tuple[Head, Any]:
+def describe(result: tuple[Moments, Any]) -> tuple[MomentsSummary, Any]:
     """Return what the client is told of a finished pass; the moments stay where they are."""
-    return Head.of(result[0]), result[1]
+    return MomentsSummary.of(result[0]), result[1]
 
 
 @dataclass(frozen=True)
-class Shelf:
+class HeldOnCluster:
     """The place on a cluster where moments lie for as long as something here refers to them."""
 
     client: Client
@@ -109,7 +109,7 @@ class Shelf:
         """What the archive has, for when the cluster is gone."""
         return None if self.archive is None else _read(*self.archive)[0]
 
-    def fetch(self, path: Path, name: str, n: int) -> Array:
+    def fetch(self, path: PartPath, name: str, n: int) -> Array:
         """Bring an array of the moments, or of a part of them, to this process."""
         if self.is_archive and self.archived is not None:
             return getattr(part_of(self.archived, path), name)
@@ -121,7 +121,7 @@ class Shelf:
             return getattr(part_of(self.archived, path), name)
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
-    def _block(self, path: Path, name: str, start: int, stop: int) -> Array:
+    def _block(self, path: PartPath, name: str, start: int, stop: int) -> Array:
         return self.call(rows_of, self.future.key, path, name, start, stop)[1]
 
     def call(self, function: Callable[..., Any], *args: Any) -> tuple[str, Any]:
@@ -159,20 +159,20 @@ def blocks(name: str, n: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, n)
 
 
-def rows_of(key: str, path: Path, name: str, start: int, stop: int, dask_worker: Worker) -> Array | None:
+def rows_of(key: str, path: PartPath, name: str, start: int, stop: int, dask_worker: Worker) -> Array | None:
     """Return rows of an array that a worker has; None if it has not."""
     found: Any = dask_worker.data.get(key)
     return None if found is None else np.asarray(getattr(part_of(found[0], path), name)[start:stop])
 
 
-def part_of(moments: Moments, path: Path) -> Moments:
+def part_of(moments: Moments, path: PartPath) -> Moments:
     """Return the fold or group that a path leads to."""
     for kind, index in path:
         moments = getattr(moments, kind)[index]
     return moments
 
 
-class PlacedMoments(Moments):
+class RemoteMoments(Moments):
     """Moments that lie on a worker: an array is fetched when it is first used, the numbers beside it are here.
 
     All attributes and methods of `Moments` work, and what they return is an ordinary value of this process. The
@@ -184,17 +184,17 @@ class PlacedMoments(Moments):
         return Moments(*args, **kwargs)
 
     @classmethod
-    def on(cls, shelf: Shelf, head: Head, path: Path = ()) -> PlacedMoments:
-        """Return the handle of moments on a shelf."""
+    def on(cls, held: HeldOnCluster, head: MomentsSummary, path: PartPath = ()) -> RemoteMoments:
+        """Return the handle of moments on a held."""
         handle = object.__new__(cls)
         for name in ("rows", "weight", "exact", "dropped", "names"):
             handle.__dict__[name] = getattr(head, name)
-        handle.__dict__.update(shelf=shelf, head=head, path=path)
+        handle.__dict__.update(held=held, head=head, path=path)
         return handle
 
-    shelf: Shelf
-    head: Head
-    path: Path
+    held: HeldOnCluster
+    head: MomentsSummary
+    path: PartPath
 
     def fetch(self) -> Moments:
         """Return plain moments with all parts, in the memory of this process."""
@@ -210,22 +210,22 @@ class PlacedMoments(Moments):
     @cached_property
     def shift(self) -> Array:
         """What was subtracted before adding up, (n,)."""
-        return self.shelf.fetch(self.path, "shift", self.n)
+        return self.held.fetch(self.path, "shift", self.n)
 
     @cached_property
     def total(self) -> Array:
         """Sums about the shift, (n,)."""
-        return self.shelf.fetch(self.path, "total", self.n)
+        return self.held.fetch(self.path, "total", self.n)
 
     @cached_property
     def product(self) -> Array:
         """Product sums about the shift, (n, n)."""
-        return self.shelf.fetch(self.path, "product", self.n)
+        return self.held.fetch(self.path, "product", self.n)
 
     @cached_property
     def rounding(self) -> Array:
         """What of each sum of squares may be rounding, (n,)."""
-        return self.shelf.fetch(self.path, "rounding", self.n)
+        return self.held.fetch(self.path, "rounding", self.n)
 
     @property
     def folds(self) -> tuple[Moments, ...]:
@@ -240,12 +240,12 @@ class PlacedMoments(Moments):
     def _parts(self, kind: str) -> tuple[Moments, ...]:
         if kind not in self.__dict__.setdefault("parts", {}):
             heads = enumerate(getattr(self.head, kind))
-            parts = tuple(PlacedMoments.on(self.shelf, head, (*self.path, (kind, i))) for i, head in heads)
+            parts = tuple(RemoteMoments.on(self.held, head, (*self.path, (kind, i))) for i, head in heads)
             self.__dict__["parts"][kind] = parts
         return self.__dict__["parts"][kind]
 
     def __repr__(self) -> str:
-        return f"<Moments of {self.rows:,} rows and {self.n:,} columns, left on {self.shelf.client}>"
+        return f"<Moments of {self.rows:,} rows and {self.n:,} columns, left on {self.held.client}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as plain moments: a copy may outlive the cluster."""
@@ -255,22 +255,22 @@ class PlacedMoments(Moments):
 
 def left_on_cluster(
     client: Client, graph: Graph, key: str, report: ClusterReport, reporter: Reporter
-) -> tuple[PlacedMoments, Any]:
+) -> tuple[RemoteMoments, Any]:
     """Make a pass on the cluster and return a handle of its moments, and the spans that were read."""
     head_key = key.replace("moments", "head")
     (head, reads), (future,) = run_on_cluster(
         client, {**graph, head_key: (describe, key)}, head_key, report, reporter, keep=(key,)
     )
-    return PlacedMoments.on(Shelf(client, future), head), reads
+    return RemoteMoments.on(HeldOnCluster(client, future), head), reads
 
 
-def archived(moments: PlacedMoments, folder: Folder, record: archives.Record) -> Moments:
+def archived(moments: RemoteMoments, folder: Folder, record: archives.Record) -> Moments:
     """Have the worker that has the moments write them to an archive, and return a handle of what the archive holds.
 
     A handle of the pass itself would make the whole pass again if its worker were lost.
     """
-    client, token = moments.shelf.client, uuid.uuid4().hex[:12]
-    made = moments.shelf.future
+    client, token = moments.held.client, uuid.uuid4().hex[:12]
+    made = moments.held.future
     archives.begin(folder)
     draft = settled(client, client.submit(_write, made, folder, key=f"rgcss-archive-{token}"), made)
     if not archives.is_whole(folder, draft):  # by a worker that came later, where this process cannot see it
@@ -287,7 +287,7 @@ def loaded(client: Client, folder: Folder) -> Moments:
     future = client.submit(_read, folder, record, key=f"rgcss-moments-{token}")
     head = client.submit(describe, future, key=f"rgcss-head-{token}")
     try:
-        return PlacedMoments.on(Shelf(client, future, (folder, record)), settled(client, head, future)[0])
+        return RemoteMoments.on(HeldOnCluster(client, future, (folder, record)), settled(client, head, future)[0])
     except FileNotFoundError:
         return archives.read(folder)[0]
 

@@ -15,7 +15,7 @@ from rgcss_dask.compat import ConnectionPool, dumps
 
 VERSION = __version__
 # Seconds to wait for a worker to tell its version; one that is stopped or cut off must not stop a pass.
-PATIENCE = 10.0
+ANSWER_WITHIN = 10.0
 
 
 def make_probe() -> Callable[..., Any]:
@@ -68,7 +68,7 @@ def ask_workers(client: Client, function: Callable[..., Any], *args: Any) -> dic
     """Return what a function returns on every worker that answers in time."""
     parts: tuple[Any, ...] = (function, args, {})
     asked = [dumps(part) for part in parts]  # type: ignore[no-untyped-call]
-    answers = run_on_scheduler(client, survey, *asked, PATIENCE)
+    answers = run_on_scheduler(client, survey, *asked, ANSWER_WITHIN)
     return {worker: answer for worker, answer in answers.items() if answer is not None}
 
 

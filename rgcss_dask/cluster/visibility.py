@@ -22,10 +22,10 @@ MOST = 16  # paths that are looked at, of a list of archives
 SAMPLED, PIECES, PIECE = 4, 4, 2**14  # files of a span, places in each, and bytes at each that are looked at
 NOTHING = "nothing"
 
-Sights = dict[str, str]  # path: what is there
+SeenPaths = dict[str, str]  # path: what is there
 
 
-def look(paths: Sequence[str]) -> Sights:
+def look(paths: Sequence[str]) -> SeenPaths:
     """Describe what is found at paths, without times and owners: a copy on another machine is as good."""
     step = -(-len(paths) // MOST) or 1
     return {path: _at(Path(path)) for path in paths[::step]}
@@ -46,7 +46,7 @@ def _at(place: Path) -> str:
     return f"a folder with the metadata {digest.hexdigest()}"
 
 
-async def look_there(paths: Sequence[str], folder: Folder | None) -> tuple[Sights, str | None]:
+async def look_there(paths: Sequence[str], folder: Folder | None) -> tuple[SeenPaths, str | None]:
     """Look from a worker: at the paths, and whether the archive can be written; beside its event loop."""
     return await asyncio.to_thread(look, paths), await asyncio.to_thread(_writer, folder)
 
@@ -59,7 +59,7 @@ def _writer(folder: Folder | None) -> str | None:
     return None if claim is None else claim.id
 
 
-def check_sight(client: Client, paths: Sequence[str], folder: Folder | None) -> bool:
+def check_visible(client: Client, paths: Sequence[str], folder: Folder | None) -> bool:
     """Refuse if a worker does not see the source; return whether all of them can write checkpoints."""
     local = folder if folder is not None and (folder.is_local or folder.address.startswith("memory:")) else None
     if not paths and local is None:
@@ -80,7 +80,7 @@ def check_sight(client: Client, paths: Sequence[str], folder: Folder | None) -> 
     return not blind
 
 
-def compare(here: Sights, there: Sights, worker: str) -> None:
+def compare(here: SeenPaths, there: SeenPaths, worker: str) -> None:
     """Refuse a worker that finds something else at a path."""
     for path, wanted in here.items():
         found = there[path]
@@ -148,7 +148,7 @@ _looked: set[str] = set()  # passes for which this worker has looked
 _lock = threading.Lock()
 
 
-def check_here(token: str, version: str, sights: Sights) -> None:
+def check_here(token: str, version: str, sights: SeenPaths) -> None:
     """Refuse, on a worker that joined after the pass had begun, another version, or a source that it does not see."""
     with _lock:
         if token in _looked:

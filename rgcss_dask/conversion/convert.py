@@ -23,7 +23,7 @@ from rgcss_dask.sources.base import Source, frame_dtype
 from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.zarr import file_state
 
-Rows = NDArray[Any]
+Block = NDArray[Any]  # of rows
 IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
@@ -36,7 +36,7 @@ class Table(ABC):
     rows: int | None = None  # None: known when the blocks have come to their end
 
     @abstractmethod
-    def blocks(self, start: int) -> Iterator[Rows]:
+    def blocks(self, start: int) -> Iterator[Block]:
         """Yield blocks of rows from ``start`` on."""
 
     def state(self, path: str) -> str | None:
@@ -74,7 +74,7 @@ def convert(
             )
     dtype = np.result_type(*(table.dtype for table in tables))
 
-    def blocks(start: int) -> Iterator[Rows]:
+    def blocks(start: int) -> Iterator[Block]:
         before = 0
         for table in tables:
             if table.rows is None or start < before + table.rows:
@@ -132,7 +132,7 @@ class SourceTable(Table):
         stamps = self._source.stamps(np.array([0, self._source.shape[0]], dtype=np.int64))
         return None if stamps is None else f"{self._source.shape} {stamps[0]}"
 
-    def blocks(self, start: int) -> Iterator[Rows]:
+    def blocks(self, start: int) -> Iterator[Block]:
         """Read a chunk's rows at a time."""
         step = chunk_rows(self.n, self.dtype)
         for first in range(start, self._source.shape[0], step):
@@ -157,7 +157,7 @@ class NpzTable(Table):
         check_real(self.dtype)
         self.rows, self.n = shape
 
-    def blocks(self, start: int) -> Iterator[Rows]:
+    def blocks(self, start: int) -> Iterator[Block]:
         """Unpack from the beginning; what was written before is passed over."""
         with zipfile.ZipFile(self._path) as archive, archive.open(f"{self._member}.npy") as file:
             _npy_header(file)
@@ -182,7 +182,7 @@ class IdxTable(Table):
             raise ValueError(f"{self._path} is not an IDX file of a matrix or of images.")
         return [int.from_bytes(file.read(4)) for _ in range(dimensions)], np.dtype(IDX_TYPES[kind])
 
-    def blocks(self, start: int) -> Iterator[Rows]:
+    def blocks(self, start: int) -> Iterator[Block]:
         """Read from the beginning; what was written before is passed over."""
         with self._open() as file:
             self._header(file)
@@ -249,7 +249,7 @@ class CsvTable(Table):
                 f"{self._path} is empty. Name it, or, if it holds row numbers, write the table without them."
             )
 
-    def blocks(self, start: int) -> Iterator[Rows]:
+    def blocks(self, start: int) -> Iterator[Block]:
         """Parse from the beginning; what was written before is passed over."""
         seen = 0
         with self._read(chunksize=chunk_rows(self.n, self.dtype)) as frames:
@@ -283,7 +283,7 @@ class ParquetTable(Table):
         found = (group.column(i).statistics for group in groups for i in nullable)
         return any(one is None or not one.has_null_count or one.null_count > 0 for one in found)
 
-    def blocks(self, start: int) -> Iterator[Rows]:
+    def blocks(self, start: int) -> Iterator[Block]:
         """Read batches; those written before are passed over."""
         seen = 0
         for batch in self._file.iter_batches(batch_size=chunk_rows(self.n, self.dtype)):
@@ -326,7 +326,7 @@ class _OpenDataset(Source):
     def cuts(self) -> NDArray[np.int64]:
         return np.array([0, self.shape[0]], dtype=np.int64)
 
-    def read(self, start: int, stop: int) -> Rows:
+    def read(self, start: int, stop: int) -> Block:
         return np.ascontiguousarray(self._data[:, start:stop].T) if self._turned else np.asarray(self._data[start:stop])
 
 
@@ -365,7 +365,7 @@ def _chosen(names: list[str], wanted: str | None, path: str) -> str:
     return wanted
 
 
-def _stream(file: IO[bytes], start: int, rows: int, n: int, dtype: np.dtype[Any]) -> Iterator[Rows]:
+def _stream(file: IO[bytes], start: int, rows: int, n: int, dtype: np.dtype[Any]) -> Iterator[Block]:
     """Read rows from a stream that cannot go back."""
     row_bytes = n * dtype.itemsize
     step = chunk_rows(n, dtype)

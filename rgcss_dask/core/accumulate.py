@@ -30,7 +30,7 @@ EPS_SINGLE = float(np.finfo(np.float32).eps)
 SAMPLE = 64
 
 Numbers = tuple[int, float, Array, Array, Array, Array, bool]  # rows, weight, shift, total, product, rounding, exact
-Sums = tuple[float, Array, Array]  # weight, shift, total
+ShiftedSums = tuple[float, Array, Array]  # weight, shift, total
 
 
 class Accumulator:
@@ -376,7 +376,7 @@ def _raise_not_finite(piece: NDArray[Any]) -> None:
     raise NotFiniteError(row, column, float(piece[row, column]))
 
 
-def common_shift(a: Sums, b: Sums, sign: float = 1.0) -> tuple[list[tuple[Array, Array]], Sums]:
+def common_shift(a: ShiftedSums, b: ShiftedSums, sign: float = 1.0) -> tuple[list[tuple[Array, Array]], ShiftedSums]:
     """Return the outer products that put both product sums about the common mean, and the merged sums.
 
     Moving a sum Q about c to c + d adds w d d' - s d' - d s'. Chan, Golub and LeVeque (1983) for s = 0.

@@ -18,7 +18,7 @@ from rgcss_dask.core.plan import Options
 from rgcss_dask.core.sparse_rows import SparseRows
 
 Key = tuple[str, int]  # ("rows", 0), ("fold", k) or ("group", g)
-Sums = Moments | Gaps
+PartSums = Moments | Gaps
 
 
 class Read(NamedTuple):
@@ -31,19 +31,19 @@ class Read(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class PartialSums:
     """The sums of some rows, apart by fold and group, and which spans they came from."""
 
-    sums: dict[Key, Sums]
+    sums: dict[Key, PartSums]
     reads: tuple[Read, ...]
 
-    def merge(self, other: Parts, *, overwrite: bool = False) -> Parts:
+    def merge(self, other: PartialSums, *, overwrite: bool = False) -> PartialSums:
         """Add up what both have, and keep what one of them has."""
         sums = dict(self.sums)
         for key, value in other.sums.items():
             # mypy cannot see that one pass holds one kind of sums.
             sums[key] = sums[key].merge(value, overwrite=overwrite) if key in sums else value  # type: ignore[arg-type]
-        return Parts(sums, tuple(sorted(self.reads + other.reads)))
+        return PartialSums(sums, tuple(sorted(self.reads + other.reads)))
 
     def moments(self, options: Options, names: tuple[str, ...] | None) -> Moments:
         """Fill the gaps if there are any, and put the parts together."""
@@ -105,14 +105,14 @@ class Collector:
                 row = start + int(np.arange(len(block))[index][error.row])
                 raise NotFiniteError(row, error.column, error.value) from None
 
-    def parts(self, start: int, stop: int) -> Parts:
+    def parts(self, start: int, stop: int) -> PartialSums:
         """Hand over the sums of the rows from start to stop."""
-        sums: dict[Key, Sums] = {}
+        sums: dict[Key, PartSums] = {}
         for key, value in self._sums.items():
             if isinstance(value, Accumulator):
                 value = replace(Moments(*value.numbers()), dropped=self._dropped.get(key, 0))
             sums[key] = value
-        return Parts(sums, (Read(start, stop, self._crc, self._weights_crc),))
+        return PartialSums(sums, (Read(start, stop, self._crc, self._weights_crc),))
 
     def _kept(self, count: int, start: int, mask: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
         if self.options.fraction is None:

@@ -24,8 +24,8 @@ MATRIX = "matrix.zarr"  # what is written so far, and
 RECORD = "draft.json"  # what it is made from and how many rows are written, with a
 MARK, FORMAT = "rgcss_dask_draft", 1
 
-Rows = NDArray[Any]
-Blocks = Callable[[int], Iterable[Rows]]  # rows from the given one on, in blocks of any length
+Block = NDArray[Any]  # of rows
+Blocks = Callable[[int], Iterable[Block]]  # rows from the given one on, in blocks of any length
 Told = Callable[[int], None]
 Identity = Callable[[], dict[str, Any] | None]  # anything JSON that tells rows from others; None if nothing can tell
 
@@ -194,9 +194,9 @@ def _finish(array: zarr.Array[Any], attributes: dict[str, Any], names: Sequence[
     array.attrs.put(kept)
 
 
-def _whole_chunks(blocks: Iterable[Rows], chunk: int) -> Iterator[Rows]:
+def _whole_chunks(blocks: Iterable[Block], chunk: int) -> Iterator[Block]:
     """Cut blocks anew so that all but the last have the rows of a chunk: a chunk is written once."""
-    waiting: list[Rows] = []
+    waiting: list[Block] = []
     held = 0
     for block in blocks:
         waiting.append(block)

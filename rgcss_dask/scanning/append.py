@@ -16,7 +16,7 @@ from rgcss_dask.archive.ownership import drop_checkpoints
 from rgcss_dask.archive.pass_identity import can_go_on, unfinished_pass
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.partial_sums import Parts
+from rgcss_dask.core.partial_sums import PartialSums
 from rgcss_dask.core.plan import Options
 from rgcss_dask.io.claim import claimed
 from rgcss_dask.io.files import Folder
@@ -114,7 +114,7 @@ def _add(
     return grown
 
 
-def _grown(moments: Moments, record: Record, new: Parts) -> tuple[Moments, list[int]]:
+def _grown(moments: Moments, record: Record, new: PartialSums) -> tuple[Moments, list[int]]:
     """Add sums of new rows to moments, part by part; return with them the numbers of the groups that have rows."""
     parts = {
         "fold": dict(enumerate(moments.folds)),

@@ -11,7 +11,7 @@ from dask.base import compute
 from dask.delayed import delayed
 
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.partial_sums import Parts
+from rgcss_dask.core.partial_sums import PartialSums
 from rgcss_dask.core.plan import Options
 from rgcss_dask.runtime.blas import single_threaded_blas
 from rgcss_dask.runtime.cpus import available_cpus
@@ -54,13 +54,13 @@ def scan_uncounted(thing: Any, *, nan: str) -> Moments:
     return whole.moments(options, names)
 
 
-def _add_up(block: Any, options: Options, columns: int, dtype: np.dtype[Any], address: str) -> Parts | None:
+def _add_up(block: Any, options: Options, columns: int, dtype: np.dtype[Any], address: str) -> PartialSums | None:
     rows = dense(block)
     check_promise(rows, columns, dtype, address)
     return None if len(rows) == 0 else with_batch(None, rows, None, options)
 
 
-def _merge(first: Parts | None, second: Parts | None) -> Parts | None:
+def _merge(first: PartialSums | None, second: PartialSums | None) -> PartialSums | None:
     if first is None or second is None:
         return second if first is None else first
     return first.merge(second)

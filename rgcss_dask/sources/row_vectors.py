@@ -54,7 +54,7 @@ class StoredVector:
 
 
 @dataclass(frozen=True)
-class Vector:
+class RowVector:
     """Weights or a mask: an array that is sent in slices, a Zarr array that is read, or a Dask array."""
 
     what: str
@@ -62,7 +62,7 @@ class Vector:
     fingerprint: str  # tells this vector, as it was when the pass was planned, from others
 
     @classmethod
-    def of(cls, thing: Any, what: str, rows: int, reading: Reading) -> Vector:
+    def of(cls, thing: Any, what: str, rows: int, reading: Reading) -> RowVector:
         """Open it, and check that it has one entry per row."""
         values: Any = thing
         if ZarrSource.takes(thing):
