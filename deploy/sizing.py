@@ -126,8 +126,8 @@ def estimate(matrix: Matrix, machines: Machines, constants: Constants) -> Estima
     busy = min(spans, machines.workers * plan.concurrency)
     row = constants.speeds[matrix.dtype].seconds(matrix.columns) * constants.overhead
     work = math.ceil(spans / busy) * (matrix.rows / spans) * row / plan.tile_threads
-    size = result_bytes(matrix)
-    merge = size / constants.merge_rate + (size / machines.network if machines.workers > 1 else 0.0)
+    result = result_bytes(matrix)
+    merge = result / constants.merge_rate + (result / machines.network if machines.workers > 1 else 0.0)
     # At worst the span that ends last is the first of its run at every level; in a chain, each has its turn.
     chain = 8 * matrix.columns**2 >= CHAIN_BYTES
     tail = merge if chain else merges_in_a_row(spans) * merge
@@ -137,15 +137,15 @@ def estimate(matrix: Matrix, machines: Machines, constants: Constants) -> Estima
     idle = constants.idle_share + heartbeats(machines.workers) * constants.heartbeat_seconds
     seconds = max(together, fixed / (1 - idle)) if idle < 1 else math.inf
     return Estimate(
-        spans,
-        busy * plan.tile_threads,
-        seconds,
-        tail,
-        fixed + idle * seconds,
-        plan.memory,
-        size,
-        (spans - 1) * size if machines.workers > 1 else 0,
-        int(spans * constants.span_bytes),
+        spans=spans,
+        threads=busy * plan.tile_threads,
+        seconds=seconds,
+        tail_seconds=tail,
+        scheduler_seconds=fixed + idle * seconds,
+        memory=plan.memory,
+        result_bytes=result,
+        network_bytes=(spans - 1) * result if machines.workers > 1 else 0,
+        scheduler_bytes=int(spans * constants.span_bytes),
     )
 
 

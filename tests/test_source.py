@@ -362,3 +362,10 @@ def test_patterns_count_as_people_do(tmp_path):
 def test_a_star_in_the_name_of_what_a_pattern_finds(tmp_path):
     zarr.create_array(tmp_path / "*star*", data=np.eye(4))
     assert scan(str(tmp_path / "*star*")).rows == 4
+
+
+def test_an_address_is_opened_as_an_array_first(tmp_path, monkeypatch):
+    """Most are arrays, and each look at a store in a cloud is a request."""
+    zarr.create_array(tmp_path / "a.zarr", data=np.eye(3), chunks=(2, 3))
+    monkeypatch.setattr(zarr, "open_group", lambda *a, **k: pytest.fail("no group was asked for"))
+    assert open_source(tmp_path / "a.zarr").shape == (3, 3)

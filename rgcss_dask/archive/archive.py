@@ -270,17 +270,17 @@ def _read_moments(group: zarr.Group, head: dict[str, Any]) -> Moments:
         if not head["exact"]:
             arrays["rounding"] += doubt_of_values(head["weight"], arrays["shift"])
     return Moments(
-        head["rows"],
-        head["weight"],
-        arrays["shift"],
-        arrays["total"],
-        arrays["product"],
-        arrays["rounding"],
-        head["exact"],
-        head["dropped"],
-        None if head["names"] is None else tuple(head["names"]),
-        parts["folds"],
-        parts["groups"],
+        rows=head["rows"],
+        weight=head["weight"],
+        shift=arrays["shift"],
+        total=arrays["total"],
+        product=arrays["product"],
+        rounding=arrays["rounding"],
+        exact=head["exact"],
+        dropped=head["dropped"],
+        names=None if head["names"] is None else tuple(head["names"]),
+        folds=parts["folds"],
+        groups=parts["groups"],
     )
 
 

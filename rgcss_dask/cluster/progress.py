@@ -75,13 +75,13 @@ class Reporter:
 
     def _state(self) -> Progress:
         return Progress(
-            self._rows,
-            self._total_rows,
-            self._row_bytes,
-            time.perf_counter() - self._began,
-            self._resumed,
-            self._spans,
-            self._total_spans,
+            rows=self._rows,
+            total_rows=self._total_rows,
+            row_bytes=self._row_bytes,
+            seconds=time.perf_counter() - self._began,
+            resumed_rows=self._resumed,
+            spans=self._spans,
+            total_spans=self._total_spans,
         )
 
 

@@ -24,6 +24,8 @@ from rgcss_dask.io.files import Folder
 Array = NDArray[np.float64]
 PartPath = tuple[tuple[str, int], ...]  # () for all rows, (("folds", 2),) for a part of them
 
+# What of moments is known without their arrays and parts.
+NUMBERS = ("rows", "weight", "exact", "dropped", "names")
 # Bytes of a matrix sent at once, so that no single message stalls an event loop.
 BLOCK_BYTES = 2**24
 # How often the moments are made again after the worker that had them was lost.
@@ -46,8 +48,9 @@ class MomentsSummary:
     @classmethod
     def of(cls, moments: Moments) -> MomentsSummary:
         """Describe moments and the parts kept apart."""
-        parts = (tuple(cls.of(part) for part in kind) for kind in (moments.folds, moments.groups))
-        return cls(moments.rows, moments.weight, moments.n, moments.exact, moments.dropped, moments.names, *parts)
+        known: dict[str, Any] = {name: getattr(moments, name) for name in NUMBERS}
+        known |= {kind: tuple(cls.of(part) for part in getattr(moments, kind)) for kind in ("folds", "groups")}
+        return cls(n=moments.n, **known)
 
     def build(self, arrays: dict[tuple[PartPath, str], Array], path: PartPath = ()) -> Moments:
         """Make moments of arrays that were sent; parts of which none were sent are left out."""
@@ -59,9 +62,8 @@ class MomentsSummary:
             )
             for kind in ("folds", "groups")
         }
-        shift, total, product, rounding = (arrays[path, name] for name in ARRAYS)
-        numbers = (self.exact, self.dropped, self.names, parts["folds"], parts["groups"])
-        return Moments(self.rows, self.weight, shift, total, product, rounding, *numbers)
+        known: dict[str, Any] = {name: getattr(self, name) for name in NUMBERS}
+        return Moments(**known | {name: arrays[path, name] for name in ARRAYS} | parts)
 
 
 def describe(result: tuple[Moments, Any]) -> tuple[MomentsSummary, Any]:
@@ -179,18 +181,13 @@ class RemoteMoments(Moments):
     cluster forgets the moments when the last handle is gone.
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Moments:  # type: ignore[misc]
-        """Make plain moments: what is given arrays, as by `dataclasses.replace`, lies in this process."""
-        return Moments(*args, **kwargs)
+    def __init__(self, held: HeldOnCluster, head: MomentsSummary, path: PartPath = ()) -> None:
+        self.__dict__.update({name: getattr(head, name) for name in NUMBERS}, held=held, head=head, path=path)
 
-    @classmethod
-    def on(cls, held: HeldOnCluster, head: MomentsSummary, path: PartPath = ()) -> RemoteMoments:
-        """Return the handle of moments on a held."""
-        handle = object.__new__(cls)
-        for name in ("rows", "weight", "exact", "dropped", "names"):
-            handle.__dict__[name] = getattr(head, name)
-        handle.__dict__.update(held=held, head=head, path=path)
-        return handle
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """What it stands for, as proxies say it: with other values, by `dataclasses.replace`, it is plain moments."""
+        return Moments
 
     held: HeldOnCluster
     head: MomentsSummary
@@ -240,7 +237,7 @@ class RemoteMoments(Moments):
     def _parts(self, kind: str) -> tuple[Moments, ...]:
         if kind not in self.__dict__.setdefault("parts", {}):
             heads = enumerate(getattr(self.head, kind))
-            parts = tuple(RemoteMoments.on(self.held, head, (*self.path, (kind, i))) for i, head in heads)
+            parts = tuple(RemoteMoments(self.held, head, (*self.path, (kind, i))) for i, head in heads)
             self.__dict__["parts"][kind] = parts
         return self.__dict__["parts"][kind]
 
@@ -261,7 +258,7 @@ def left_on_cluster(
     (head, reads), (future,) = run_on_cluster(
         client, {**graph, head_key: (describe, key)}, head_key, report, reporter, keep=(key,)
     )
-    return RemoteMoments.on(HeldOnCluster(client, future), head), reads
+    return RemoteMoments(HeldOnCluster(client, future), head), reads
 
 
 def archived(moments: RemoteMoments, folder: Folder, record: archives.Record) -> Moments:
@@ -287,7 +284,7 @@ def loaded(client: Client, folder: Folder) -> Moments:
     future = client.submit(_read, folder, record, key=f"rgcss-moments-{token}")
     head = client.submit(describe, future, key=f"rgcss-head-{token}")
     try:
-        return RemoteMoments.on(HeldOnCluster(client, future, (folder, record)), settled(client, head, future)[0])
+        return RemoteMoments(HeldOnCluster(client, future, (folder, record)), settled(client, head, future)[0])
     except FileNotFoundError:
         return archives.read(folder)[0]
 

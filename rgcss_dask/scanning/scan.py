@@ -225,7 +225,16 @@ def make_request(
         threads=where.threads,
     )
     stamps = _stamps(source, plan) if options.checksum else None
-    return Request(source, plan, vectors, reading.missing, stamps, where, budget, memory is not None)
+    return Request(
+        source=source,
+        plan=plan,
+        vectors=vectors,
+        missing=reading.missing,
+        stamps=stamps,
+        where=where,
+        budget=budget,
+        budget_asked=memory is not None,
+    )
 
 
 def run(
@@ -255,8 +264,19 @@ def run(
         reporter = Reporter(tell, rows=total, row_bytes=plan.geometry.row_bytes, spans=len(plan.spans))
         report: Any = ThreadReport(reporter) if client is None else ClusterReport(f"rgcss-{token}")
         threads = 0 if client is None else request.where.threads
-        budget = (request.budget, request.budget_asked)
-        job = PassJob(token, plan, request.source, checkpoints, threads, report, *budget, sights, request.stored, seals)
+        job = PassJob(
+            token=token,
+            plan=plan,
+            source=request.source,
+            checkpoints=checkpoints,
+            worker_threads=threads,
+            report=report,
+            budget=request.budget,
+            budget_asked=request.budget_asked,
+            sights=sights,
+            stored=request.stored,
+            seals=seals,
+        )
         graph, key, resumed = build_graph(job, request.vectors, finish)
         reporter.add(resumed, resumed=True)
         if client is None:

@@ -31,8 +31,9 @@ class Reading:
 class Source(ABC):
     """A matrix whose rows can be read, range by range, in any process it is sent to.
 
-    A new kind is a subclass listed in `sources.KINDS`: ``takes`` says which objects it is for and ``of`` wraps
-    one; ``shape``, ``dtype``, ``cuts`` and ``read`` do the work. The rest has defaults.
+    A new kind is a subclass listed in `sources.registry`: ``takes`` says which objects it is for and ``of`` wraps
+    one, ``at`` opens what is stored at an address; ``shape``, ``dtype``, ``cuts`` and ``read`` do the work. The rest
+    has defaults.
     """
 
     shape: tuple[int, int]
@@ -52,6 +53,11 @@ class Source(ABC):
     @abstractmethod
     def of(cls, thing: Any, reading: Reading) -> Source:
         """Wrap the object."""
+
+    @classmethod
+    def at(cls, address: str, reading: Reading) -> Source | None:
+        """Open what is at a path or URL, or return None if that is not of this kind; most kinds are not at any."""
+        return None
 
     @property
     @abstractmethod

@@ -16,12 +16,12 @@ from rgcss_dask.core.plan import Cuts
 from rgcss_dask.io.files import filesystem, in_order, is_url
 from rgcss_dask.io.retry import Retry
 from rgcss_dask.io.safe_text import without_secrets
-from rgcss_dask.sources.anndata import AnnDataSource, holds_anndata
+from rgcss_dask.sources.anndata import AnnDataSource
 from rgcss_dask.sources.base import ArraySource, FrameSource, Reading, Source, SparseSource
 from rgcss_dask.sources.dask import DaskFrameSource, DaskSource, stacked
 from rgcss_dask.sources.packed_integers import unpacked
 from rgcss_dask.sources.xarray import XarraySource
-from rgcss_dask.sources.zarr import ZarrSource
+from rgcss_dask.sources.zarr import ZarrSource, no_array
 
 
 class StackedSource(Source):
@@ -133,16 +133,26 @@ def open_source(thing: Any, *, missing: str = "raise", storage_options: dict[str
 def _open(thing: Any, reading: Reading, kinds: Sequence[type[Source]] | None = None) -> Source:
     if isinstance(thing, Source):
         return thing
-    if holds_anndata(thing, reading):
-        return AnnDataSource.of(thing, reading)
-    for kind in kinds or KINDS:
+    kinds = kinds or KINDS
+    for kind in kinds:
         if kind.takes(thing):
             return unpacked(kind.of(thing, reading))
+    if isinstance(thing, str | Path):
+        return _stored(str(thing), reading, kinds)
     raise TypeError(
         f"a source must be a path or URL of a Zarr array, a Zarr, NumPy, SciPy sparse or Dask array, a "
         f"pandas or Dask data frame, a DataArray of Xarray, an AnnData, or a list of these; "
         f"got {type(thing).__module__}.{type(thing).__qualname__}."
     )
+
+
+def _stored(address: str, reading: Reading, kinds: Sequence[type[Source]]) -> Source:
+    """Open what is at an address, whichever kind it is of; it is opened as an array first, which most are."""
+    for kind in kinds:
+        found = kind.at(address, reading)
+        if found is not None:
+            return unpacked(found)
+    raise no_array(address, reading.storage_options)
 
 
 def addresses(thing: str) -> list[str]:
@@ -179,6 +189,6 @@ KINDS: tuple[type[Source], ...] = (
     XarraySource,
     DaskSource,
     DaskFrameSource,
+    ZarrSource,  # at an address tried before AnnData: one request for the many that are arrays
     AnnDataSource,
-    ZarrSource,
 )

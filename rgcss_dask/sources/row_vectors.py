@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ class RowVector:
     def of(cls, thing: Any, what: str, rows: int, reading: Reading) -> RowVector:
         """Open it, and check that it has one entry per row."""
         values: Any = thing
-        if ZarrSource.takes(thing):
+        if isinstance(thing, str | Path) or ZarrSource.takes(thing):
             values = StoredVector.of(ZarrSource.of(thing, reading))
         elif not is_dask_array(values):
             values = plain(thing)

@@ -59,15 +59,21 @@ class ZarrSource(Source):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """Zarr arrays and their addresses."""
-        return isinstance(thing, zarr.Array | str | Path)
+        """Zarr arrays; for addresses see `at`."""
+        return isinstance(thing, zarr.Array)
 
     @classmethod
     def of(cls, thing: Any, reading: Reading) -> ZarrSource:
-        """Open the array."""
+        """Wrap an array, or open one that must be at an address."""
         if isinstance(thing, zarr.Array):
             return cls(_rooted_array(thing), str(thing.store_path), reading.missing)
         return cls(open_array(str(thing), reading.storage_options), str(thing), reading.missing)
+
+    @classmethod
+    def at(cls, address: str, reading: Reading) -> ZarrSource | None:
+        """Open an array, if there is one."""
+        array = find_array(address, reading.storage_options)
+        return None if array is None else cls(array, address, reading.missing)
 
     @property
     def processes(self) -> bool:
@@ -251,17 +257,28 @@ class _FilledStore(WrapperStore[Store]):
 
 def open_array(address: str, storage_options: dict[str, Any] | None = None) -> zarr.Array[Any]:
     """Open a Zarr array for reading at a path or URL, also within a group or a zip file."""
-    store, path = open_store(address, storage_options or {})
+    array = find_array(address, storage_options or {})
+    if array is None:
+        raise no_array(address, storage_options or {})
+    return array
+
+
+def find_array(address: str, storage_options: dict[str, Any]) -> zarr.Array[Any] | None:
+    """Open a Zarr array for reading, or return None if there is a group, or nothing, in its place."""
+    store, path = open_store(address, storage_options)
     try:
         return zarr.open_array(store, path=path, mode="r")
-    except (ContainsGroupError, NodeTypeValidationError):
-        raise ValueError(_list_arrays(address, store, path)) from None
-    except FileNotFoundError:
-        try:
-            message = _list_arrays(address, store, path)
-        except (FileNotFoundError, GroupNotFoundError):
-            raise FileNotFoundError(f"there is no Zarr array at {without_secrets(address)}.") from None
-        raise ValueError(message) from None
+    except (ContainsGroupError, NodeTypeValidationError, FileNotFoundError):
+        return None
+
+
+def no_array(address: str, storage_options: dict[str, Any]) -> ValueError | FileNotFoundError:
+    """Return the error that says what there is in the place of a Zarr array."""
+    store, path = open_store(address, storage_options)
+    try:
+        return ValueError(_list_arrays(address, store, path))
+    except (FileNotFoundError, GroupNotFoundError):
+        return FileNotFoundError(f"there is no Zarr array at {without_secrets(address)}.")
 
 
 def open_store(address: str, storage_options: dict[str, Any]) -> tuple[Store, str]:
