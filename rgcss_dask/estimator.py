@@ -44,8 +44,9 @@ from rgcss_dask.scanning.batches import held_out_rows, moments_in_folds, parts_o
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.scanning.uncounted import is_uncounted, scan_uncounted
 from rgcss_dask.sources import lazy_columns as lazy
-from rgcss_dask.sources.base import FrameSource, Reading, Source, dense, frame_dtype
+from rgcss_dask.sources.base import Reading, Source, dense, frame_dtype
 from rgcss_dask.sources.gap_filling import FilledSource
+from rgcss_dask.sources.in_memory import FrameSource
 from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.row_vectors import RowVector
 from rgcss_dask.sources.xarray import PLACE, RANK, Field, is_labelled

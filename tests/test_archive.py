@@ -401,9 +401,9 @@ def test_a_pass_killed_after_its_result_was_written(tmp_path, monkeypatch):
 
 
 def test_a_target_that_cannot_be_written_is_refused_before_reading(tmp_path, monkeypatch):
-    monkeypatch.setattr("rgcss_dask.sources.base.ArraySource.read", lambda *a: pytest.fail("read"))
+    monkeypatch.setattr("rgcss_dask.sources.in_memory.ArraySource.read", lambda *a: pytest.fail("read"))
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("rgcss_dask.sources.base.ArraySource.stamps", lambda *a: None)
+    monkeypatch.setattr("rgcss_dask.sources.in_memory.ArraySource.stamps", lambda *a: None)
     for target in (tmp_path / "file" / "m.zarr", "/proc/m.zarr", "http://127.0.0.1:9/m.zarr"):
         with pytest.raises(PermissionError, match=r"must be writable; .* is not"):
             rg.scan(rows(10), archive=target)

@@ -13,18 +13,10 @@ from rgcss_dask.core.plan import Cuts
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.io.retry import StoreError
 from rgcss_dask.io.safe_text import without_secrets
-from rgcss_dask.sources.base import (
-    BLOCK_BYTES,
-    ArraySource,
-    Reading,
-    Source,
-    SparseSource,
-    crc32,
-    even_cuts,
-    is_sparse,
-)
+from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source, crc32, even_cuts, is_sparse
 from rgcss_dask.sources.chunk_checksums import unguarded
 from rgcss_dask.sources.dask import DaskSource
+from rgcss_dask.sources.in_memory import ArraySource, SparseSource
 from rgcss_dask.sources.zarr import (
     ZarrSource,
     innermost,

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.plan import READ_BYTES, thinned
 from rgcss_dask.core.rebuild import Rebuild, Take
-from rgcss_dask.sources.base import ArraySource, FrameSource, Source, SparseSource, dense, frame_dtype
+from rgcss_dask.sources.base import Source, dense, frame_dtype
 from rgcss_dask.sources.dask import DaskSource, plain_block, plain_blocks, stacked
+from rgcss_dask.sources.in_memory import ArraySource, FrameSource, SparseSource
 from rgcss_dask.sources.registry import KINDS, StackedSource, open_source
 from rgcss_dask.sources.xarray import XarraySource
 

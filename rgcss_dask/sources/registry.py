@@ -17,8 +17,9 @@ from rgcss_dask.io.files import filesystem, in_order, is_url
 from rgcss_dask.io.retry import Retry
 from rgcss_dask.io.safe_text import without_secrets
 from rgcss_dask.sources.anndata import AnnDataSource
-from rgcss_dask.sources.base import ArraySource, FrameSource, Reading, Source, SparseSource
+from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.dask import DaskFrameSource, DaskSource, stacked
+from rgcss_dask.sources.in_memory import ArraySource, FrameSource, SparseSource
 from rgcss_dask.sources.packed_integers import unpacked
 from rgcss_dask.sources.xarray import XarraySource
 from rgcss_dask.sources.zarr import ZarrSource, no_array
