@@ -20,7 +20,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from processes import IN_PROCESS, same_bits
 
 import rgcss_dask as rg
-from rgcss_dask.cluster.admission import Room
+from rgcss_dask.cluster.admission import MemoryGate
 from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.core import plan
 from rgcss_dask.sources.base import Reading
@@ -256,12 +256,12 @@ def test_workers_with_different_threads_and_memory(stored, reading, wanted, monk
 
 
 def test_memory_is_shared_by_all_that_wait_for_it():
-    room, inside, most = Room(), 0, 0
+    gate, inside, most = MemoryGate(), 0, 0
     lock = threading.Lock()
 
     def work():
         nonlocal inside, most
-        with room.hold(30, 100):
+        with gate.hold(30, 100):
             with lock:
                 inside += 1
                 most = max(most, inside)
@@ -275,7 +275,7 @@ def test_memory_is_shared_by_all_that_wait_for_it():
     for thread in threads:
         thread.join()
     assert most == 3
-    with room.hold(500, 100):  # larger than all there is: alone
+    with gate.hold(500, 100):  # larger than all there is: alone
         pass
 
 
