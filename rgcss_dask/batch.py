@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rgcss_dask.archive.archive import folder_of, read_record
+from rgcss_dask.archive.ownership import foreign, has_batch_mark, is_begun, mark_for_batch, refuse_foreign
+from rgcss_dask.archive.result_file import load_result, result_place, save_result
+from rgcss_dask.cluster.waiting import NoWorkersError
+from rgcss_dask.io.files import Folder, is_url, place_of
+from rgcss_dask.io.outputs import Places, refuse_others
+from rgcss_dask.io.safe_text import kept
 from rgcss_dask.report import report_place, write_report
-from rgcss_dask.scanning.budget import parse_memory
-from rgcss_dask.scanning.presence import NoWorkersError
+from rgcss_dask.runtime.memory_limit import parse_memory
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Reading, Source
-from rgcss_dask.sources.opening import matches, open_source
-from rgcss_dask.storage.archive import folder_of, read_record
-from rgcss_dask.storage.files import Folder, is_url, place_of
-from rgcss_dask.storage.marks import foreign, has_batch_mark, is_begun, mark_for_batch, refuse_foreign
-from rgcss_dask.storage.outputs import Places, refuse_others
-from rgcss_dask.storage.result import load_result, result_place, save_result
-from rgcss_dask.storage.shown import kept
+from rgcss_dask.sources.registry import matches, open_source
 from rgcss_dask.workflow import Question, answer, open_matrix, provenance_of
 
 Say = Callable[[str], None]
@@ -39,7 +39,7 @@ SHOW = ("image_shape",)
 
 
 @dataclass(frozen=True)
-class Job:
+class BatchJob:
     """One archive, what to do with it, and where the results go."""
 
     data: str
@@ -104,7 +104,7 @@ def run_batch(
     return content
 
 
-def read_jobs(path: Path) -> list[Job]:
+def read_jobs(path: Path) -> list[BatchJob]:
     """Read the list of jobs, patterns resolved, in a fixed order."""
     try:
         content = tomllib.loads(path.read_text())
@@ -119,7 +119,7 @@ def read_jobs(path: Path) -> list[Job]:
     return found
 
 
-def _check_places(path: Path, jobs: list[Job]) -> None:
+def _check_places(path: Path, jobs: list[BatchJob]) -> None:
     """Refuse a list by which something would be written twice, or over data, or into it, or over the list."""
     read, written = Places([path, *(job.data for job in jobs)]), Places()
     for job in jobs:
@@ -143,7 +143,7 @@ def _check_places(path: Path, jobs: list[Job]) -> None:
             written.add(place)
 
 
-def _check_summary(place: str, path: Path, jobs: list[Job], *, overwrite: bool) -> None:
+def _check_summary(place: str, path: Path, jobs: list[BatchJob], *, overwrite: bool) -> None:
     """Refuse a summary that would be written over the list, its data or what a job writes."""
     touched = Places([path, *(other for job in jobs for other in (job.data, *job.places.values()))]).touched(place)
     if touched:
@@ -175,12 +175,12 @@ def _check_names(path: Path, content: dict[str, Any], tables: list[dict[str, Any
         raise ValueError(f'every table [[jobs]] of {path} must have data = "archive.zarr" or a pattern.')
 
 
-def _jobs(table: dict[str, Any], folder: Path) -> list[Job]:
+def _jobs(table: dict[str, Any], folder: Path) -> list[BatchJob]:
     pattern = str(table.pop("data"))
     where = pattern if is_url(pattern) else str(folder / pattern)
     found = matches(where, Reading()) if "*" in pattern else [where]
     options = {name: value for name, value in table.items() if name not in OUT}
-    jobs = [Job(data, options, *_places(data, table, folder)) for data in found]
+    jobs = [BatchJob(data, options, *_places(data, table, folder)) for data in found]
     made = {_normal(job.moments): job for job in jobs}  # perhaps by an earlier run, so that the pattern finds them too
     return [job for job in jobs if made.get(_normal(job.data), job) is job or foreign(folder_of(job.data))]
 
@@ -210,7 +210,7 @@ def _check_template(template: str) -> None:
         )
 
 
-def _run(job: Job, memory: int | None, note: Say, *, overwrite: bool) -> dict[str, Any]:
+def _run(job: BatchJob, memory: int | None, note: Say, *, overwrite: bool) -> dict[str, Any]:
     """Do one job; whatever goes wrong becomes its reason."""
     began = time.perf_counter()
     state = {"data": job.data, "result": job.result, "report": job.report}
@@ -226,7 +226,7 @@ def _run(job: Job, memory: int | None, note: Say, *, overwrite: bool) -> dict[st
     return {**state, "status": status, "words": words, "seconds": round(time.perf_counter() - began, 3)}
 
 
-def _done_before(job: Job, fingerprint: str) -> str | None:
+def _done_before(job: BatchJob, fingerprint: str) -> str | None:
     try:
         result = load_result(job.result)
     except (OSError, ValueError):
@@ -241,7 +241,7 @@ def _missing(report: str | None) -> bool:
     return not folder.exists(name)
 
 
-def _work(job: Job, fingerprint: str, memory: int | None, note: Say, *, overwrite: bool) -> str:
+def _work(job: BatchJob, fingerprint: str, memory: int | None, note: Say, *, overwrite: bool) -> str:
     result_place(job.result, overwrite=overwrite)
     if job.report is not None:
         report_place(job.report, overwrite=overwrite)

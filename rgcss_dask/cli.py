@@ -84,13 +84,13 @@ def _one_line(error: Exception) -> str:
 
 def say(message: str) -> None:
     """Talk goes to stderr, results to stdout."""
-    from rgcss_dask.storage.shown import shown
+    from rgcss_dask.io.safe_text import shown
 
     click.echo(shown(message), err=True)
 
 
 def _print(content: Any, words: str, *, as_json: bool) -> None:
-    from rgcss_dask.storage.shown import kept, shown
+    from rgcss_dask.io.safe_text import kept, shown
 
     click.echo(json.dumps(kept(content)) if as_json else shown(words))
 
@@ -126,7 +126,7 @@ def _connected(cluster: dict[str, Any]) -> Iterator[None]:
     if all(value is None for value in cluster.values()):
         yield
         return
-    from rgcss_dask.connection import Cluster, connected
+    from rgcss_dask.cluster.connection import Cluster, connected
 
     # What its client logs of a scheduler that is lost, 35 lines at times, is said in one by the error that follows.
     logger = logging.getLogger("distributed.client")
@@ -151,7 +151,7 @@ def convert(source: tuple[str, ...], target: str, dataset: str | None, as_json: 
     Patterns and several files are stacked; a pattern counts as people do, day-2 before day-10. Example:
     rgcss convert 'day-*.csv' data.zarr
     """
-    from rgcss_dask.storage.convert import convert as run
+    from rgcss_dask.conversion.convert import convert as run
 
     with _row_counter() as told:
         rows = run(list(source), target, dataset=dataset, told=told)
@@ -319,7 +319,7 @@ def _answer(
     folds: int,
     memory: str | None,
 ) -> None:
-    from rgcss_dask.storage.result import save_result
+    from rgcss_dask.archive.result_file import save_result
     from rgcss_dask.workflow import answer, open_moments
 
     source, provenance = open_moments(data, folds=folds, memory=memory, say=say)
@@ -349,7 +349,7 @@ def _summary(result: Any, path: str | None) -> dict[str, Any]:
 
 
 def _words(result: Any, path: str | None) -> str:
-    from rgcss_dask.storage.shown import plain
+    from rgcss_dask.io.safe_text import plain
 
     labels = [plain(result.label(column)) for column in result.selection.columns]
     lines = [
@@ -370,7 +370,7 @@ def merge(archives: tuple[str, ...], output: str, as_json: bool) -> None:
     The output may be one of them: the others are then added to it, each once.
     Example: rgcss merge 2024.zarr 2025.zarr -o both.zarr
     """
-    from rgcss_dask.storage.merging import merge as run
+    from rgcss_dask.archive.merging import merge as run
 
     moments = run(list(archives), output)
     content = {"output": output, "rows": moments.rows, "columns": moments.n}
@@ -406,7 +406,7 @@ def inspect(path: str, as_json: bool) -> None:
 
     Example: rgcss inspect moments.zarr
     """
-    from rgcss_dask.storage.inspection import describe
+    from rgcss_dask.archive.inspection import describe
 
     content = describe(path)
     _print(content, "\n".join(f"{key:12s} {value}" for key, value in content.items()), as_json=as_json)
@@ -433,10 +433,10 @@ def report(
 
     Example: rgcss report result.json -o report.html --image-shape 28x28 --rows data.zarr
     """
+    from rgcss_dask.archive.result_file import load_result
+    from rgcss_dask.io.outputs import refuse_inputs
     from rgcss_dask.report import write_report
-    from rgcss_dask.sources.opening import open_source
-    from rgcss_dask.storage.outputs import refuse_inputs
-    from rgcss_dask.storage.result import load_result
+    from rgcss_dask.sources.registry import open_source
 
     refuse_inputs(output, [result])
     shown = None if rows is None else open_source(rows, missing=missing)
@@ -456,9 +456,9 @@ def apply(result: str, data: str, output: str, reconstruct: bool, missing: str, 
 
     Works out of core, and goes on where it was interrupted. Example: rgcss apply result.json data.zarr -o reduced.zarr
     """
-    from rgcss_dask.storage.apply import write_reconstruction, write_reduced
-    from rgcss_dask.storage.outputs import refuse_inputs
-    from rgcss_dask.storage.result import load_result
+    from rgcss_dask.archive.result_file import load_result
+    from rgcss_dask.conversion.apply_selection import write_reconstruction, write_reduced
+    from rgcss_dask.io.outputs import refuse_inputs
 
     refuse_inputs(output, [result])
     found = load_result(result)

@@ -16,13 +16,16 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from rgcss_dask.cluster.execution import active_client
+from rgcss_dask.cluster.placement import PLACES, check_where
+from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.accumulate import check_real, checked_weights, is_whole
 from rgcss_dask.core.missing import MASKED, plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import matching
 from rgcss_dask.core.objective import objective_named
-from rgcss_dask.core.parts import Parts
+from rgcss_dask.core.partial_sums import PartialSums
 from rgcss_dask.core.plan import Options
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.rebuild import Rebuild, Take
@@ -30,7 +33,7 @@ from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver.gram import Factor
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows, select_from_rows
-from rgcss_dask.placed import (
+from rgcss_dask.questions import (
     answered,
     improved,
     loss_and_start,
@@ -40,16 +43,14 @@ from rgcss_dask.placed import (
     weights,
 )
 from rgcss_dask.scanning.batches import held_out_rows, moments_in_folds, parts_of, with_batch
-from rgcss_dask.scanning.execute import active_client
-from rgcss_dask.scanning.handle import PlacedMoments
-from rgcss_dask.scanning.placement import PLACES, check_where
 from rgcss_dask.scanning.scan import scan
-from rgcss_dask.sources import lazy
-from rgcss_dask.sources.base import FrameSource, Reading, Source, dense, frame_dtype
-from rgcss_dask.sources.filled import FilledSource
-from rgcss_dask.sources.opening import open_source
-from rgcss_dask.sources.uncounted import is_uncounted, scan_uncounted
-from rgcss_dask.sources.vectors import Vector
+from rgcss_dask.scanning.uncounted import is_uncounted, scan_uncounted
+from rgcss_dask.sources import lazy_columns as lazy
+from rgcss_dask.sources.base import Reading, Source, dense, frame_dtype
+from rgcss_dask.sources.gap_filling import FilledSource
+from rgcss_dask.sources.in_memory import FrameSource
+from rgcss_dask.sources.registry import open_source
+from rgcss_dask.sources.row_vectors import RowVector
 from rgcss_dask.sources.xarray import PLACE, RANK, Field, is_labelled
 
 Array = NDArray[np.float64]
@@ -146,7 +147,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     _moments: Moments | None
     _rows: Rows | None  # of a fit on fewer rows than columns, in place of moments
-    _parts: Parts | None  # of partial_fit, to go on from
+    _parts: PartialSums | None  # of partial_fit, to go on from
     _bound: Array | None
     _field: Field | None  # of a fit on a DataArray
     _numbers: tuple[Any, ...] | None  # of a fit on a frame whose columns have no names
@@ -342,9 +343,9 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.support_
 
-    def _pick(self, moments: Moments, parts: Parts | None = None) -> Self:
+    def _pick(self, moments: Moments, parts: PartialSums | None = None) -> Self:
         """Select from moments, tuned and refined as asked for, and store the result."""
-        if self.where == "client" and isinstance(moments, PlacedMoments):
+        if self.where == "client" and isinstance(moments, RemoteMoments):
             moments = moments.fetch()
         tuned = self._tuned(moments)
         if tuned is None:
@@ -403,7 +404,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _where(self, moments: Moments) -> str | None:
         """Return the place asked for, if it is one for these moments: they may be of another pass than those of fit."""
-        return self.where if isinstance(moments, PlacedMoments) else None
+        return self.where if isinstance(moments, RemoteMoments) else None
 
     def _count(self, n: int) -> int:
         """Return how many columns to pick of n."""
@@ -609,7 +610,7 @@ def _given(columns: Any) -> Any:
 def _row_weights(weights: Any, rows: int) -> NDArray[Any] | None:
     """Return weights of rows in memory as an array; those of a Zarr array are decoded as `scan` does."""
     if weights is not None and lazy.is_stored(weights):
-        weights = np.asarray(Vector.of(weights, "weights", rows, Reading()).values[:])
+        weights = np.asarray(RowVector.of(weights, "weights", rows, Reading()).values[:])
     return None if weights is None else checked_weights(weights, rows)
 
 

@@ -7,28 +7,29 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rgcss_dask.core import needs
+from rgcss_dask.archive import archive as archives
+from rgcss_dask.archive.inspection import unfinished
+from rgcss_dask.archive.result_file import result_place
+from rgcss_dask.cluster.placement import ask
+from rgcss_dask.cluster.remote_moments import RemoteMoments
+from rgcss_dask.core import memory_needs
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import size
 from rgcss_dask.core.problem import Problem
+from rgcss_dask.core.result import Result, Trust, Tuning, make_result
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.stability import Stability
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows, select_from_rows
-from rgcss_dask.placed import answered, improved, resampled, validated
-from rgcss_dask.scanning.budget import default_budget, parse_memory
-from rgcss_dask.scanning.handle import PlacedMoments
-from rgcss_dask.scanning.placement import ask
+from rgcss_dask.io.files import Folder, order_in_words
+from rgcss_dask.io.outputs import refuse_inputs
+from rgcss_dask.io.retry import StoreError
+from rgcss_dask.questions import answered, improved, resampled, validated
+from rgcss_dask.runtime.memory_limit import default_budget, parse_memory
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Source
-from rgcss_dask.sources.guards import advice
-from rgcss_dask.sources.opening import StackedSource, addresses, open_source
-from rgcss_dask.storage import archive as archives
-from rgcss_dask.storage.files import Folder, order_in_words
-from rgcss_dask.storage.inspection import unfinished
-from rgcss_dask.storage.outputs import refuse_inputs
-from rgcss_dask.storage.result import Result, Trust, Tuning, make_result, result_place
-from rgcss_dask.storage.retrying import StoreError
+from rgcss_dask.sources.chunk_checksums import advice
+from rgcss_dask.sources.registry import StackedSource, addresses, open_source
 
 Say = Callable[[str], None]
 
@@ -163,9 +164,9 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
     asked = {name: value for name, value in asdict(question).items() if value not in (None, (), False)}
     shown: dict[str, Any] = {"provenance": {**provenance, "asked": asked}, "trust": trust}
     shown["tuning"] = None if tuned is None else _tuning(tuned)
-    if not isinstance(source, PlacedMoments):
+    if not isinstance(source, RemoteMoments):
         return make_result(source, picked, **shown)
-    need = needs.select_need(source.n, picked.k, bound=True)
+    need = memory_needs.select_need(source.n, picked.k, bound=True)
     return ask(make_result, source, picked, need=need, where=None, **shown)
 
 

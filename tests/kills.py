@@ -21,13 +21,14 @@ import numpy as np
 import zarr
 
 import rgcss_dask as rg
+from rgcss_dask.archive.ownership import VERSION
+from rgcss_dask.archive.result_file import load_result, save_result
 from rgcss_dask.batch import run_batch
 from rgcss_dask.core import plan
+from rgcss_dask.core.result import make_result
+from rgcss_dask.io import matrix_writer as writer
+from rgcss_dask.io.claim import ArchiveBusyError
 from rgcss_dask.report import page, write_report
-from rgcss_dask.storage import writer
-from rgcss_dask.storage.claim import ArchiveBusyError
-from rgcss_dask.storage.marks import VERSION
-from rgcss_dask.storage.result import load_result, make_result, save_result
 
 assert page.page  # matplotlib, before the forks
 

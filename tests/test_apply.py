@@ -11,8 +11,8 @@ import scipy.sparse
 import zarr
 
 import rgcss_dask as rg
-from rgcss_dask.sources.zarr import COLUMN_NAMES
-from rgcss_dask.storage.apply import ATTRIBUTE
+from rgcss_dask.conversion.apply_selection import ATTRIBUTE
+from rgcss_dask.io.zarr_store import COLUMN_NAMES
 
 
 @pytest.fixture(name="X", scope="module")
@@ -97,8 +97,8 @@ class StoppedError(Exception):
 
 
 def test_an_interrupted_call_goes_on(X, picked, tmp_path, monkeypatch):
-    monkeypatch.setattr("rgcss_dask.storage.writer.CHUNK_BYTES", 50 * 4 * 8)
-    monkeypatch.setattr("rgcss_dask.storage.apply.READ_BYTES", 64 * 12 * 8)
+    monkeypatch.setattr("rgcss_dask.io.matrix_writer.CHUNK_BYTES", 50 * 4 * 8)
+    monkeypatch.setattr("rgcss_dask.conversion.apply_selection.READ_BYTES", 64 * 12 * 8)
     zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(64, 12))
 
     def stop_at_200(rows, seen=[0]):  # noqa: B006 (counts over calls)
@@ -124,7 +124,7 @@ def test_a_folder_that_is_no_draft_is_left_alone(X, picked, tmp_path):
 
 
 def test_a_draft_of_other_rows_is_not_gone_on_with(X, picked, tmp_path, monkeypatch):
-    monkeypatch.setattr("rgcss_dask.storage.writer.CHUNK_BYTES", 50 * 4 * 8)
+    monkeypatch.setattr("rgcss_dask.io.matrix_writer.CHUNK_BYTES", 50 * 4 * 8)
 
     def stop(rows):
         if rows:

@@ -8,16 +8,16 @@ import pytest
 import zarr
 
 import rgcss_dask as rg
+from rgcss_dask.archive import archive as module
+from rgcss_dask.archive import merging
+from rgcss_dask.archive.checkpoints import Checkpoints
+from rgcss_dask.archive.inspection import describe
+from rgcss_dask.cluster import remote_moments as handle
 from rgcss_dask.core.gaps import Gaps
-from rgcss_dask.core.parts import Parts, Read
-from rgcss_dask.scanning import handle
+from rgcss_dask.core.partial_sums import PartialSums, Read
+from rgcss_dask.io.claim import ArchiveBusyError
+from rgcss_dask.io.files import Folder
 from rgcss_dask.scanning import scan as one_pass
-from rgcss_dask.scanning.checkpoint import Checkpoints
-from rgcss_dask.storage import archive as module
-from rgcss_dask.storage import merging
-from rgcss_dask.storage.claim import ArchiveBusyError
-from rgcss_dask.storage.files import Folder
-from rgcss_dask.storage.inspection import describe
 from rgcss_dask.workflow import open_moments
 
 N = 8
@@ -363,7 +363,7 @@ def test_checkpoints_of_other_data_or_options_are_refused(tmp_path, monkeypatch)
 def test_a_damaged_checkpoint_is_named(tmp_path):
     sums = {("rows", 0): rg.Moments.of(rows(100)), ("group", 1): Gaps.of(rows(50))}
     there = Checkpoints(Folder(str(tmp_path)))
-    there.save("0-100", Parts(sums, (Read(0, 100, 7),)))
+    there.save("0-100", PartialSums(sums, (Read(0, 100, 7),)))
     back = there.load("0-100")
     same(back.sums["rows", 0], sums["rows", 0])
     for name in ("shift", "total", "product", "cross", "present"):
@@ -426,9 +426,9 @@ def test_the_same_call_again_removes_the_version_that_was_replaced(tmp_path, mon
 
 
 def test_a_target_that_cannot_be_written_is_refused_before_reading(tmp_path, monkeypatch):
-    monkeypatch.setattr("rgcss_dask.sources.base.ArraySource.read", lambda *a: pytest.fail("read"))
+    monkeypatch.setattr("rgcss_dask.sources.in_memory.ArraySource.read", lambda *a: pytest.fail("read"))
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("rgcss_dask.sources.base.ArraySource.stamps", lambda *a: None)
+    monkeypatch.setattr("rgcss_dask.sources.in_memory.ArraySource.stamps", lambda *a: None)
     for target in (tmp_path / "file" / "m.zarr", "/proc/m.zarr", "http://127.0.0.1:9/m.zarr"):
         with pytest.raises(PermissionError, match=r"must be writable; .* is not"):
             rg.scan(rows(10), archive=target)

@@ -203,7 +203,7 @@ def test_moments_stay_until_those_that_replace_them_are_complete(folder, monkeyp
         raise OSError("died")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rgcss_dask.storage.archive._write_moments", dies)
+        patch.setattr("rgcss_dask.archive.archive._write_moments", dies)
         assert statuses(run_batch(folder / "jobs.toml", say=lambda line: None)) == ["failed"]
     assert rg.load(folder / "special.moments.zarr").folds == ()
     (folder / "jobs.toml").write_text(text + "folds = 3\n")

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from rgcss_dask.scanning import budget
-from rgcss_dask.scanning.budget import SHARE, default_budget, parse_memory
+from rgcss_dask.runtime import memory_limit as budget
+from rgcss_dask.runtime.memory_limit import SHARE, default_budget, parse_memory
 
 GB = 10**9
 

@@ -11,8 +11,8 @@ from processes import same_bits
 from radosgw import KEY, SECRET, Ceph, missing_programs
 
 import rgcss_dask as rg
-from rgcss_dask.storage.files import LARGE, Folder
-from rgcss_dask.storage.retrying import StoreError
+from rgcss_dask.io.files import LARGE, Folder
+from rgcss_dask.io.retry import StoreError
 
 pytestmark = pytest.mark.integration
 

@@ -16,8 +16,8 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 import rgcss_dask as rg
 from rgcss_dask.sources.base import Reading
-from rgcss_dask.sources.bounded import declared_size
-from rgcss_dask.sources.chunks import RowChunks
+from rgcss_dask.sources.decoding_limits import declared_size
+from rgcss_dask.sources.row_chunks import RowChunks
 from rgcss_dask.sources.zarr import DamagedChunkError, MissingChunkError, ZarrSource
 
 ROWS, COLUMNS, HEIGHT = 103, 7, 10
@@ -268,5 +268,5 @@ def test_a_file_that_is_shorter_than_it_said_is_left_to_zarr(tmp_path, monkeypat
     """Another process may cut it off meanwhile."""
     array = stored(tmp_path / "a.zarr", np.ones((ROWS, COLUMNS)))
     larger = os.stat_result([0] * 6 + [10_000] + [0] * 3)
-    monkeypatch.setattr("rgcss_dask.sources.chunks.os.fstat", lambda file: larger)
+    monkeypatch.setattr("rgcss_dask.sources.row_chunks.os.fstat", lambda file: larger)
     assert (ZarrSource(array, "a.zarr").read(0, ROWS) == 1).all()

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 import rgcss_dask as rg
-from rgcss_dask.storage import archive as module
-from rgcss_dask.storage import claim, process
-from rgcss_dask.storage.files import Folder
+from rgcss_dask.archive import archive as module
+from rgcss_dask.io import claim
+from rgcss_dask.io.files import Folder
+from rgcss_dask.runtime import process_identity as process
 
 
 def rows(count):
@@ -172,7 +173,7 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path, monkeypatch):
 def test_what_a_claim_needed_goes_with_it(tmp_path):
     spade = f"{claim.NAME}.{1:032x}"
     (tmp_path / spade).write_text("")  # of one that was killed while it buried another
-    script = "from rgcss_dask.storage.process import token; print(token(), end='')"
+    script = "from rgcss_dask.runtime.process_identity import token; print(token(), end='')"
     dead = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
     (tmp_path / f"{spade}.{2:032x}.{dead}.draft").write_text("")  # of one that was killed while it began to
     with claim.claimed(Folder(str(tmp_path))):

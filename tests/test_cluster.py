@@ -20,12 +20,12 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from processes import IN_PROCESS, same_bits
 
 import rgcss_dask as rg
+from rgcss_dask.cluster.admission import MemoryGate
+from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.core import plan
-from rgcss_dask.scanning.handle import PlacedMoments
-from rgcss_dask.scanning.room import Room
 from rgcss_dask.sources.base import Reading
-from rgcss_dask.sources.opening import open_source
-from rgcss_dask.sources.vectors import Vector
+from rgcss_dask.sources.registry import open_source
+from rgcss_dask.sources.row_vectors import RowVector
 from rgcss_dask.sources.zarr import ZarrSource
 
 COLUMNS, SPAN = 20, 64
@@ -256,12 +256,12 @@ def test_workers_with_different_threads_and_memory(stored, reading, wanted, monk
 
 
 def test_memory_is_shared_by_all_that_wait_for_it():
-    room, inside, most = Room(), 0, 0
+    gate, inside, most = MemoryGate(), 0, 0
     lock = threading.Lock()
 
     def work():
         nonlocal inside, most
-        with room.hold(30, 100):
+        with gate.hold(30, 100):
             with lock:
                 inside += 1
                 most = max(most, inside)
@@ -275,7 +275,7 @@ def test_memory_is_shared_by_all_that_wait_for_it():
     for thread in threads:
         thread.join()
     assert most == 3
-    with room.hold(500, 100):  # larger than all there is: alone
+    with gate.hold(500, 100):  # larger than all there is: alone
         pass
 
 
@@ -305,10 +305,10 @@ def test_what_is_in_memory_is_worked_on_here(stored, wanted):
     A = zarr.open_array(stored, mode="r")[:]
     with LocalCluster(**IN_PROCESS, n_workers=1) as cluster, Client(cluster), recorded(cluster) as recorder:
         for source in (A, [stored, A]):
-            assert not isinstance(rg.scan(source), PlacedMoments)
+            assert not isinstance(rg.scan(source), RemoteMoments)
         assert recorder.done == []
         blocks = rg.scan(da.from_array(A, chunks=(1000, COLUMNS)))
-        assert isinstance(blocks, PlacedMoments)
+        assert isinstance(blocks, RemoteMoments)
         np.testing.assert_allclose(blocks.gram(), wanted.gram(), rtol=1e-12)
 
 
@@ -318,7 +318,7 @@ def test_a_relative_path_is_whole_for_workers(stored, monkeypatch, tmp_path):
         monkeypatch.chdir(Path(stored).parent)
         source = open_source(given() if callable(given) else given)
         zarr.create_array("w.zarr", data=np.ones(SPANS * SPAN), overwrite=True)
-        weights = Vector.of("w.zarr", "weights", SPANS * SPAN, Reading())
+        weights = RowVector.of("w.zarr", "weights", SPANS * SPAN, Reading())
         assert source.paths == (stored,)
         assert weights.paths == (stored.replace("a.zarr", "w.zarr"),)
         sent = pickle.dumps(source)

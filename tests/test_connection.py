@@ -22,11 +22,12 @@ from distributed import Client, LocalCluster, get_worker
 from processes import IN_PROCESS, bare_cluster, security
 
 import rgcss_dask as rg
-from rgcss_dask import connection
 from rgcss_dask.batch import run_batch
 from rgcss_dask.cli import _connected, main
-from rgcss_dask.connection import Cluster, connected
-from rgcss_dask.scanning import presence, sight
+from rgcss_dask.cluster import connection
+from rgcss_dask.cluster import visibility as sight
+from rgcss_dask.cluster import waiting as presence
+from rgcss_dask.cluster.connection import Cluster, connected
 from rgcss_dask.scanning import scan as one_pass
 
 
@@ -182,7 +183,7 @@ def test_what_is_no_address(address):
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_nobody_answers_in_time(mute, chatty, made, tmp_path, monkeypatch):
-    monkeypatch.setattr(connection, "PATIENCE", 0.0)
+    monkeypatch.setattr(connection, "SILENT_FOR", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         nobody = f"tcp://127.0.0.1:{closed.getsockname()[1]}"
     file, missing = tmp_path / "stale.json", tmp_path / "missing.json"
@@ -360,8 +361,8 @@ def test_what_is_seen_at_a_path(stored, tmp_path):
 def test_a_worker_that_joins_late_and_does_not_see_the_source(stored, monkeypatch):
     """It was not asked before the pass: its first span finds out."""
     look = sight.look
-    monkeypatch.setattr(sight, "check_sight", lambda *asked: True)
-    monkeypatch.setattr("rgcss_dask.scanning.scan.check_sight", lambda *asked: True)
+    monkeypatch.setattr(sight, "check_visible", lambda *asked: True)
+    monkeypatch.setattr("rgcss_dask.scanning.scan.check_visible", lambda *asked: True)
 
     def blind(paths):
         try:

@@ -13,10 +13,11 @@ import scipy.io
 import zarr
 
 import rgcss_dask as rg
-from rgcss_dask.storage import claim, writer
-from rgcss_dask.storage import convert as conversion
-from rgcss_dask.storage.claim import ArchiveBusyError
-from rgcss_dask.storage.convert import convert
+from rgcss_dask.conversion import convert as conversion
+from rgcss_dask.conversion.convert import convert
+from rgcss_dask.io import claim
+from rgcss_dask.io import matrix_writer as writer
+from rgcss_dask.io.claim import ArchiveBusyError
 
 rng = np.random.default_rng(0)
 X = rng.integers(0, 200, (1000, 6)).astype(np.uint8)
@@ -168,7 +169,7 @@ def test_a_conversion_that_died_at_its_end_is_finished(tmp_path, monkeypatch, st
         raise dies
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"rgcss_dask.storage.writer.{step}", die)
+        patch.setattr(f"rgcss_dask.io.matrix_writer.{step}", die)
         with pytest.raises(Exception, match="died"):
             convert(source, tmp_path / "out.zarr")
     assert convert(source, tmp_path / "out.zarr") == 1000

@@ -10,11 +10,12 @@ import zarr
 from corruption import outcomes
 
 import rgcss_dask as rg
-from rgcss_dask.scanning.checkpoint import Checkpoints
-from rgcss_dask.storage import archive as archives
-from rgcss_dask.storage import claim as claim_module
-from rgcss_dask.storage.claim import claimed
-from rgcss_dask.storage.result import Trust, Tuning, make_result, save_result
+from rgcss_dask.archive import archive as archives
+from rgcss_dask.archive.checkpoints import Checkpoints
+from rgcss_dask.archive.result_file import save_result
+from rgcss_dask.core.result import Trust, Tuning, make_result
+from rgcss_dask.io import claim as claim_module
+from rgcss_dask.io.claim import claimed
 
 SOME = 150  # flips of each kind of file in the default suite
 MANY, FEW = 1500, 250  # in `integration`, 5,000 in all; a pass or a claim for each takes longer

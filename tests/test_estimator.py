@@ -385,7 +385,7 @@ def test_blocks_of_unknown_length_are_computed_once(X):
 
 
 def test_blocks_of_unknown_length_are_counted_where_memory_must_be_planned(X, monkeypatch):
-    monkeypatch.setattr("rgcss_dask.sources.uncounted.default_budget", lambda: 1000)
+    monkeypatch.setattr("rgcss_dask.scanning.uncounted.default_budget", lambda: 1000)
     data = da.from_array(X, chunks=(60, -1))
     same(RGCSS(5).fit(X), RGCSS(5).fit(data[data[:, 0] > -1e9]))
 

@@ -8,10 +8,10 @@ import pytest
 import zarr
 
 import rgcss_dask as rg
+from rgcss_dask.archive import archive as archives
+from rgcss_dask.archive.pass_identity import OtherPassError
 from rgcss_dask.cli import cli
-from rgcss_dask.scanning.passes import OtherPassError
-from rgcss_dask.storage import archive as archives
-from rgcss_dask.storage.files import Folder
+from rgcss_dask.io.files import Folder
 
 N = 6
 

@@ -1,6 +1,7 @@
-"""Imports point one way: doors, shells, core. And importing the package costs nothing until something is used."""
+"""Layers without cycles: a module imports what is to its left. And importing the package costs nothing until used."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -10,38 +11,137 @@ import pytest
 import rgcss_dask
 
 PACKAGE = Path(rgcss_dask.__file__).parent
-# The layer of a file is its folder. What is not in one of these is a door: it may import everything.
-CORE, SHELLS = "core", ("sources", "scanning", "storage")
-COMPAT = "compat"  # names of other packages, for all but the core
-CORE_MAY_IMPORT = {"numpy", "scipy", "numba", "threadpoolctl"}
-MODULES = {
-    path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): path for path in PACKAGE.rglob("*.py")
+# From left to right; a layer is a folder, or a module beside them. Those in one set do not import each other.
+LAYERS = (
+    {"runtime"},
+    {"core"},
+    {"io"},
+    {"sources"},
+    {"conversion", "archive"},
+    {"cluster"},
+    {"scanning"},
+    # The doors.
+    {"questions", "options", "report"},
+    {"workflow", "estimator"},
+    {"batch", "demo"},
+    {"cli"},
+    {"__main__"},
+)
+VERSION = "rgcss_dask.__version__"  # all that is taken from the package itself
+COMPAT = "compat"  # names of other packages, for all but the process and the mathematics
+WITHOUT_COMPAT = {"runtime", "core"}
+# Of other packages; what is not here may import what it needs.
+MAY_IMPORT = {
+    "runtime": {"numpy", "psutil", "threadpoolctl"},
+    "core": {"numpy", "scipy", "numba"},
+    "io": {"numpy", "dask", "fsspec", "zarr"},  # of Dask its configuration
+    "archive": {"numpy", "threadpoolctl", "zarr"},
+    "options": {"click"},
 }
+NEEDS_A_CLUSTER = {"distributed"}
+KNOWS_CLUSTERS = {"cluster", COMPAT}
 
 
-def imported(path):
-    """Return the outside packages and the layers of this package that a file imports, anywhere in it."""
-    names = []
-    for node in ast.walk(ast.parse(path.read_text())):
+def name_of(path):
+    parts = ("rgcss_dask", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path.read_text() for path in PACKAGE.rglob("*.py")}
+
+
+def layer_of(module):
+    """Return the layer of a module of the package; none for the package itself."""
+    return [*module.split("."), ""][1]
+
+
+def imported(code, modules=MODULES):
+    """Return the modules that code imports, anywhere in it: those of this package whole, of others the package."""
+    names = set()
+    for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [f"{node.module}.{alias.name}" for alias in node.names]
-    outside = {name.split(".")[0] for name in names} - {"rgcss_dask"} - sys.stdlib_module_names
-    return outside, {name.split(".")[1] for name in names if name.startswith("rgcss_dask.")}
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    ours = {name for name in names if name.split(".")[0] == "rgcss_dask"}
+    return {nearest(name, modules) for name in ours - {VERSION}}, {name.split(".")[0] for name in names - ours}
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_imports_point_one_way(name):
-    outside, layers = imported(MODULES[name])
-    layer = name.split(".")[0]
-    if layer == CORE:
-        assert not outside - CORE_MAY_IMPORT, f"{name} is core and must not import {sorted(outside - CORE_MAY_IMPORT)}"
-        assert not layers - {CORE}, f"{name} is core and must not import {sorted(layers - {CORE})}"
-    elif layer in SHELLS:
-        assert not layers - {CORE, COMPAT, *SHELLS}, f"{name} is a shell and must not import {sorted(layers)}"
-    elif layer == COMPAT:
-        assert not layers, f"{name} must not import {sorted(layers)}"
+def nearest(name, modules):
+    """Return the module that a dotted name is, or is in; what the package looks up itself is in the package."""
+    while name not in modules:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def wrong(module, code, modules=MODULES):
+    """Say what a module imports that it must not."""
+    layer, (ours, others) = layer_of(module), imported(code, modules)
+    allowed = allowed_to(layer)
+    found = sorted(one for one in ours if layer_of(one) not in allowed)
+    outside = others - sys.stdlib_module_names
+    found += sorted(outside - MAY_IMPORT.get(layer, outside))
+    return found + sorted(outside & NEEDS_A_CLUSTER if layer not in KNOWS_CLUSTERS else set())
+
+
+def allowed_to(layer):
+    """Return the layers that a layer may import."""
+    if layer in ("", COMPAT):
+        return {layer}
+    left = LAYERS[: position(layer)]
+    compat = set() if layer in WITHOUT_COMPAT else {COMPAT}
+    return {layer, *compat, *(name for names in left for name in names)}
+
+
+def position(layer):
+    (found,) = [i for i, names in enumerate(LAYERS) if layer in names]
+    return found
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_a_module_imports_what_is_to_its_left(module):
+    assert not wrong(module, MODULES[module]), f"{module} is in {layer_of(module)!r}, which must not import it"
+
+
+def test_every_module_is_in_one_layer_and_every_layer_is_there():
+    named = [name for names in LAYERS for name in names]
+    assert sorted(["", COMPAT, *named]) == sorted({layer_of(module) for module in MODULES})
+
+
+def test_no_two_modules_need_each_other():
+    uses = {module: imported(code)[0] - {module} for module, code in MODULES.items()}
+    graphlib.TopologicalSorter(uses).prepare()  # or it raises a CycleError that names them
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        ("core.new", "from rgcss_dask.io.files import Folder"),
+        ("core.new", "from rgcss_dask import compat"),
+        ("core.new", "import zarr"),
+        ("runtime.new", "from rgcss_dask.core import moments"),
+        ("io.new", "def late():\n    from rgcss_dask.sources.zarr import ZarrSource"),
+        ("sources.new", "import rgcss_dask.scanning.scan"),
+        ("sources.new", "from rgcss_dask import archive"),
+        ("sources.new", "if TYPE_CHECKING:\n    from distributed import Client"),
+        ("archive.new", "from rgcss_dask.conversion.convert import convert"),
+        ("cluster.new", "from rgcss_dask.questions import select"),
+        ("workflow", "import rgcss_dask.estimator"),
+        ("compat", "from rgcss_dask.core import moments"),
+        ("", "from rgcss_dask.core import moments"),
+        ("core.new", "from rgcss_dask import scan"),
+        ("estimator", "import rgcss_dask"),
+    ],
+)
+def test_a_wrong_import_is_found(module, code):
+    module = f"rgcss_dask.{module}".rstrip(".")
+    assert wrong(module, code, {**MODULES, module: code})
+
+
+def test_a_module_that_is_in_no_layer_is_found():
+    with pytest.raises(ValueError, match="not enough values"):
+        wrong("rgcss_dask.drawer", "import numpy")
 
 
 def test_every_public_name_is_there_and_documented():
@@ -51,7 +151,7 @@ def test_every_public_name_is_there_and_documented():
 
 def test_no_module_hides_a_public_name():
     """A submodule becomes an attribute of the package once it is imported, in the place of the public name."""
-    assert not set(rgcss_dask.__all__) & {name.split(".")[0] for name in MODULES}
+    assert not set(rgcss_dask.__all__) & {layer_of(name) for name in MODULES}
 
 
 def test_importing_the_package_imports_nothing_heavy():

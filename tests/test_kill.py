@@ -135,7 +135,7 @@ def test_a_killed_scheduler(data, tmp_path):
 
 STOPPED = """
 import os, time
-from rgcss_dask.storage import archive
+from rgcss_dask.archive import archive
 def stopped(group, moments, write=archive._write_moments):
     while not os.path.exists({go!r}):
         time.sleep(0.05)

@@ -8,10 +8,11 @@ import zarr
 from click.testing import CliRunner
 
 import rgcss_dask as rg
+from rgcss_dask.archive.result_file import load_result, save_result
 from rgcss_dask.cli import cli
 from rgcss_dask.core.names import matching
+from rgcss_dask.core.result import make_result
 from rgcss_dask.report.samples import sample
-from rgcss_dask.storage.result import load_result, make_result, save_result
 
 NAMES = [f"station {i}" for i in range(8)]
 

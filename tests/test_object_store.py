@@ -21,10 +21,10 @@ from zarr.storage import FsspecStore
 import rgcss_dask as rg
 from rgcss_dask.batch import run_batch
 from rgcss_dask.cli import cli
-from rgcss_dask.sources.opening import open_source
+from rgcss_dask.io.files import Folder
+from rgcss_dask.io.retry import Retry, StoreError
+from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.zarr import MissingChunkError
-from rgcss_dask.storage.files import Folder
-from rgcss_dask.storage.retrying import Retry, StoreError
 
 pytest.importorskip("moto", reason="needs the extra 'test-cloud': pip install -e '.[test-cloud]'")
 

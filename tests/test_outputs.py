@@ -8,10 +8,10 @@ import pytest
 import zarr
 
 import rgcss_dask as rg
+from rgcss_dask.archive.result_file import save_result
 from rgcss_dask.batch import run_batch
 from rgcss_dask.cli import cli
-from rgcss_dask.storage.outputs import Places, refuse_inputs
-from rgcss_dask.storage.result import save_result
+from rgcss_dask.io.outputs import Places, refuse_inputs
 
 INPUT = "must not be written over: the output .* which is an input. Give another path"
 OTHERS = r"is there already, and is not a \w+ that was made here.*--overwrite"

@@ -21,11 +21,13 @@ from processes import IN_PROCESS, bare_cluster, certificates, security, slowness
 
 import rgcss_dask as rg
 from rgcss_dask import Moments
+from rgcss_dask.archive.archive import Draft
+from rgcss_dask.cluster import placement, versions
+from rgcss_dask.cluster import remote_moments as handle
+from rgcss_dask.cluster import visibility as sight
+from rgcss_dask.cluster.remote_moments import HeldOnCluster, RemoteMoments
 from rgcss_dask.compat import dumps
-from rgcss_dask.core import needs
-from rgcss_dask.scanning import handle, placement, sight, versions
-from rgcss_dask.scanning.handle import PlacedMoments, Shelf
-from rgcss_dask.storage.archive import Draft
+from rgcss_dask.core import memory_needs
 
 ROWS, COLUMNS, K = 6_000, 30, 8
 PLACES = ("scheduler", "worker", "client")
@@ -64,7 +66,7 @@ def client(cluster):
 @pytest.fixture
 def placed(client, stored):
     moments = rg.scan(stored, folds=3, groups=12)
-    assert isinstance(moments, PlacedMoments)
+    assert isinstance(moments, RemoteMoments)
     return moments
 
 
@@ -72,14 +74,14 @@ def placed(client, stored):
 def fetched(monkeypatch):
     """Count the numbers that come to the client."""
     sizes = []
-    fetch = Shelf.fetch
+    fetch = HeldOnCluster.fetch
 
     def counted(self, path, name, n):
         array = fetch(self, path, name, n)
         sizes.append(array.size)
         return array
 
-    monkeypatch.setattr(Shelf, "fetch", counted)
+    monkeypatch.setattr(HeldOnCluster, "fetch", counted)
     return sizes
 
 
@@ -101,7 +103,7 @@ def questions(where):
         return rg.refine(picked, moments, **place(moments)).selection
 
     def place(moments):
-        return {"where": where} if isinstance(moments, PlacedMoments) else {}
+        return {"where": where} if isinstance(moments, RemoteMoments) else {}
 
     return {
         "select": lambda m: rg.select(m, K, lam=0.5, **how, **place(m)),
@@ -281,11 +283,11 @@ def test_bytes_planned_are_bytes_used(dtype):
     moments = replace(reduce(Moments.merge, parts), folds=parts, groups=parts)
     picked = rg.select(moments, k)
     for question, need in (
-        (lambda: rg.select(moments, k, bound=True), needs.select_need(n, k, bound=True)),
-        (lambda: rg.select(moments, k, lam=[1.0, 2.0, 3.0], **how), needs.select_need(n, k, 3)),
-        (lambda: rg.cross_validate(moments, k, lams=[1.0, 9.0], **how), needs.tune_need(n, k, 2, 5)),
-        (lambda: rg.refine(picked, moments), needs.refine_need(n, k)),
-        (lambda: rg.stability(moments, k, resamples=6, **how), needs.stability_need(n, k, 5, None)),
+        (lambda: rg.select(moments, k, bound=True), memory_needs.select_need(n, k, bound=True)),
+        (lambda: rg.select(moments, k, lam=[1.0, 2.0, 3.0], **how), memory_needs.select_need(n, k, 3)),
+        (lambda: rg.cross_validate(moments, k, lams=[1.0, 9.0], **how), memory_needs.tune_need(n, k, 2, 5)),
+        (lambda: rg.refine(picked, moments), memory_needs.refine_need(n, k)),
+        (lambda: rg.stability(moments, k, resamples=6, **how), memory_needs.stability_need(n, k, 5, None)),
     ):
         question()  # what Numba takes to compile is not part of it
         tracemalloc.start()
@@ -297,7 +299,7 @@ def test_bytes_planned_are_bytes_used(dtype):
 
 def test_moments_are_forgotten_with_the_last_handle(client, stored):
     moments = rg.scan(stored, folds=2)
-    fold, key = moments.folds[0], moments.shelf.future.key
+    fold, key = moments.folds[0], moments.held.future.key
 
     def has(dask_scheduler):
         return key in dask_scheduler.tasks
@@ -327,8 +329,8 @@ def test_archives_are_written_and_loaded_by_workers(client, stored, local, tmp_p
     path = tmp_path / "moments.zarr"
     made = rg.scan(stored, folds=3, groups=12, archive=path)
     again = rg.scan(stored, folds=3, groups=12, archive=path)
-    assert isinstance(made, PlacedMoments)
-    assert isinstance(again, PlacedMoments)
+    assert isinstance(made, RemoteMoments)
+    assert isinstance(again, RemoteMoments)
     assert not (path / "checkpoints").exists()
     assert fetched == []
     for moments in (made, again, rg.load(path)):
@@ -440,7 +442,7 @@ def test_processes_and_a_lost_worker(tmp_path, stored, local):
             archive = tmp_path / "kept.zarr" if where == "worker" else None
             moments = rg.scan(stored, folds=3, groups=12, archive=archive)
             assert np.array_equal(rg.select(moments, K, where=where).loss, rg.select(local, K).loss)
-            client.run(os._exit, 1, workers=moments.shelf.holders(), on_error="ignore")
+            client.run(os._exit, 1, workers=moments.held.holders(), on_error="ignore")
             assert np.array_equal(rg.select(moments, K, where=where).loss, rg.select(local, K).loss)
             same_bits(moments, local)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rgcss_dask import Factor, select
-from rgcss_dask.core import needs
+from rgcss_dask.core import memory_needs
 from rgcss_dask.core.solver import greedy, pool
 from rgcss_dask.core.solver.gram import Gram
 from rgcss_dask.core.solver.pool import Pool
@@ -159,7 +159,9 @@ def test_no_more_memory_than_is_planned_for(n, k, lams):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak <= needs.select_need(n, k, lams).work - 2 * G.nbytes, "besides the two Grams, which were there before"
+    assert peak <= memory_needs.select_need(n, k, lams).work - 2 * G.nbytes, (
+        "besides the two Grams, which were there before"
+    )
 
 
 def test_map_of_nothing_is_nothing():

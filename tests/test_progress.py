@@ -8,7 +8,7 @@ from distributed import Client, LocalCluster
 from rich.console import Console
 
 from rgcss_dask import scan
-from rgcss_dask.scanning.progress import BarDisplay, Progress, Reporter, display, figures
+from rgcss_dask.cluster.progress import BarDisplay, Progress, Reporter, display, figures
 
 
 @pytest.fixture

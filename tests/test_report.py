@@ -11,13 +11,14 @@ import pytest
 
 import rgcss_dask
 from rgcss_dask import select
+from rgcss_dask.archive.result_file import load_result, save_result
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.result import Trust, Tuning, make_result
 from rgcss_dask.report import write_report
 from rgcss_dask.report.layout import grid_layout, image_layout
 from rgcss_dask.report.redundancy import redundancy
 from rgcss_dask.report.samples import sample
-from rgcss_dask.sources.opening import open_source
-from rgcss_dask.storage.result import Trust, Tuning, load_result, make_result, save_result
+from rgcss_dask.sources.registry import open_source
 
 VOID = {"meta", "link", "img", "br", "wbr"}
 
@@ -333,7 +334,8 @@ def test_the_report_does_not_change_how_the_user_draws(write):
 def test_no_window_system_is_touched(tmp_path):
     save_result(result_of(), tmp_path / "result.json")
     code = (
-        "import sys; from rgcss_dask.report import write_report; from rgcss_dask.storage.result import load_result; "
+        "import sys; from rgcss_dask.report import write_report; "
+        "from rgcss_dask.archive.result_file import load_result; "
         f"write_report(load_result({str(tmp_path / 'result.json')!r}), {str(tmp_path / 'report.html')!r}); "
         "assert 'matplotlib.pyplot' not in sys.modules"
     )

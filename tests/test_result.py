@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from rgcss_dask import Moments, load_result, select
+from rgcss_dask.archive.result_file import save_result
 from rgcss_dask.core import evaluate
-from rgcss_dask.storage.result import Trust, Tuning, make_result, save_result
+from rgcss_dask.core.result import Trust, Tuning, make_result
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from distributed import Client, LocalCluster
 from threadpoolctl import threadpool_info
 
 from rgcss_dask import Moments, scan
-from rgcss_dask.core.parts import fold_of
+from rgcss_dask.core.partial_sums import fold_of
 from rgcss_dask.core.plan import Options
 from rgcss_dask.scanning.scan import build_graph, make_request
-from rgcss_dask.scanning.tasks import Job
+from rgcss_dask.scanning.tasks import PassJob
 from rgcss_dask.sources.base import Reading
-from rgcss_dask.sources.opening import open_source
+from rgcss_dask.sources.registry import open_source
 
 ROWS, COLUMNS = 200_000, 24
 
@@ -243,7 +243,7 @@ def test_single_precision(stores, floats):
 def test_one_compute_and_a_small_graph_of_named_tasks(stores):
     source = open_source(stores["float64"])
     request = make_request(source, Options(), weights=None, rows=None, reading=Reading(), memory=None)
-    graph, end, resumed = build_graph(Job("t", request.plan, source, None, 0, lambda rows, spans: None), {})
+    graph, end, resumed = build_graph(PassJob("t", request.plan, source, None, 0, lambda rows, spans: None), {})
     kinds = {key[0] if isinstance(key, tuple) else key for key in graph}
     assert kinds == {"rgcss-span-t", "rgcss-merge-t", "rgcss-job-t", "rgcss-moments-t"}
     assert end == "rgcss-moments-t"
@@ -262,7 +262,7 @@ def test_a_hundred_thousand_chunks_plan_in_seconds(tmp_path):
     request = make_request(
         open_source(array), Options(checksum=True), weights=None, rows=None, reading=Reading(), memory=None
     )
-    graph, _, _ = build_graph(Job("t", request.plan, request.source, None, 0, lambda rows, spans: None), {})
+    graph, _, _ = build_graph(PassJob("t", request.plan, request.source, None, 0, lambda rows, spans: None), {})
     taken = time.perf_counter() - began
     assert len(graph) <= 10_000
     assert taken < 8, f"planning and the search for missing chunks took {taken:.1f} s"

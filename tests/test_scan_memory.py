@@ -12,12 +12,12 @@ from zarr.codecs import ZstdCodec
 SCRIPT = """
 import json, re, sys
 from pathlib import Path
-import rgcss_dask.scanning.scan, rgcss_dask.storage.archive, dask.array, zarr, distributed
+import rgcss_dask.scanning.scan, rgcss_dask.archive.archive, dask.array, zarr, distributed
 from rgcss_dask import scan
 from rgcss_dask.scanning.scan import make_request
 from rgcss_dask.core.plan import Options
 from rgcss_dask.sources.base import Reading
-from rgcss_dask.sources.opening import open_source
+from rgcss_dask.sources.registry import open_source
 
 def peak():  # ru_maxrss would be the parent's
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024

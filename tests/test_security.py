@@ -14,7 +14,7 @@ import scipy.sparse
 import zarr
 
 import rgcss_dask as rg
-from rgcss_dask.storage.convert import convert
+from rgcss_dask.conversion.convert import convert
 
 PACKAGE = Path(rg.__file__).parent
 UNPICKLERS = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}

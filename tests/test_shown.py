@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from test_cli import rgcss
 
 import rgcss_dask as rg
+from rgcss_dask.archive.archive import folder_of
+from rgcss_dask.archive.result_file import save_result
 from rgcss_dask.cli import say
+from rgcss_dask.core.result import make_result
+from rgcss_dask.io.files import Folder
+from rgcss_dask.io.retry import Retry, StoreError
+from rgcss_dask.io.safe_text import kept, plain, shown, without_secrets
 from rgcss_dask.sources.base import Reading
-from rgcss_dask.storage.archive import folder_of
-from rgcss_dask.storage.files import Folder
-from rgcss_dask.storage.result import make_result, save_result
-from rgcss_dask.storage.retrying import Retry, StoreError
-from rgcss_dask.storage.shown import kept, plain, shown, without_secrets
 
 STEERING = ["\x00", "\x07", "\x1b", "\x7f", "\x9b", "\r", "\u202e", "\u2066", "\u2028", "\ud800"]
 ADDRESSES = [

@@ -1,6 +1,5 @@
 """The model of how large a cluster should be, and the tables that are made with it."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -9,9 +8,8 @@ import pytest
 from distributed.scheduler import heartbeat_interval
 
 import rgcss_dask as rg
-from examples.benchmarks import cluster
-from rgcss_dask.core.plan import READ_BYTES, SPAN_BYTES, SPAN_LIMIT, Geometry, Options, make_plan
-from rgcss_dask.core.sizing import (
+from deploy import sizing
+from deploy.sizing import (
     UNLIMITED,
     Constants,
     Machines,
@@ -22,28 +20,22 @@ from rgcss_dask.core.sizing import (
     planned,
     result_bytes,
 )
+from examples.benchmarks import cluster
+from rgcss_dask.core.plan import READ_BYTES, SPAN_BYTES, SPAN_LIMIT, Geometry, Options, make_plan
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 FREE = Constants({"uint8": Speed(0.0, 1e-9)}, 1.0, 0.0, 1e30, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # all but the products
 DEAR = Constants({"uint8": Speed(1e-9, 1e-11)}, 1.1, 0.5, 1e9, 1e-3, 1e-3, 1e-4, 1e-3, 0.01, 1e4)
 
 
-@pytest.fixture(scope="module")
-def sizing():
-    spec = importlib.util.spec_from_file_location("deploy_sizing", DEPLOY / "sizing.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_readme_has_the_tables_that_the_model_prints(sizing):
+def test_the_readme_has_the_tables_that_the_model_prints():
     text = (DEPLOY / "README.md").read_text()
     measured = json.loads((DEPLOY / "measured.json").read_text())
     assert sizing.filled(text, measured) == text, "python deploy/sizing.py --write"
     assert all(table in text for table in sizing.tables(measured).values())
 
 
-def test_a_readme_without_a_place_for_a_table_is_refused(sizing):
+def test_a_readme_without_a_place_for_a_table_is_refused():
     measured = json.loads((DEPLOY / "measured.json").read_text())
     with pytest.raises(ValueError, match="has no place for measured"):
         sizing.filled("# Deploying\n", measured)
@@ -53,11 +45,11 @@ def test_a_readme_without_a_place_for_a_table_is_refused(sizing):
     ("text", "rows", "columns", "dtype"),
     [("1e9x784:uint8", 10**9, 784, "uint8"), ("5000x20:float64", 5000, 20, "float64")],
 )
-def test_a_matrix_on_the_command_line(sizing, text, rows, columns, dtype):
+def test_a_matrix_on_the_command_line(text, rows, columns, dtype):
     assert sizing.matrix(text) == Matrix(rows, columns, dtype)
 
 
-def test_a_matrix_that_is_not_one(sizing):
+def test_a_matrix_that_is_not_one():
     with pytest.raises(sizing.argparse.ArgumentTypeError, match="ROWSxCOLUMNS:DTYPE"):
         sizing.matrix("784")
 

@@ -24,12 +24,12 @@ from zarr.storage import FsspecStore, ZipStore
 
 from rgcss_dask import RGCSS, convert, scan
 from rgcss_dask.cli import cli
-from rgcss_dask.scanning.handle import PlacedMoments
+from rgcss_dask.cluster.remote_moments import RemoteMoments
+from rgcss_dask.io.files import in_order
+from rgcss_dask.scanning.uncounted import scan_uncounted
 from rgcss_dask.sources.base import dense
-from rgcss_dask.sources.opening import open_source
-from rgcss_dask.sources.uncounted import scan_uncounted
+from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.zarr import DamagedChunkError, MissingChunkError
-from rgcss_dask.storage.files import in_order
 
 ROWS, COLUMNS = 1_003, 12
 
@@ -151,7 +151,7 @@ def test_lists_of_dask_collections(A, kind):
     np.testing.assert_allclose(here, gram(A), rtol=1e-12)
     with LocalCluster(**IN_PROCESS, n_workers=1) as cluster, Client(cluster):
         there = scan(parts)
-        assert isinstance(there, PlacedMoments) == (kind != "mixture")
+        assert isinstance(there, RemoteMoments) == (kind != "mixture")
         assert np.array_equal(there.gram(), here)
         picked = RGCSS(3).fit(parts)
         assert np.array_equal(dense(picked.transform(parts).compute()), A[:, picked.support_])
@@ -382,3 +382,10 @@ def test_patterns_count_as_people_do(tmp_path):
 def test_a_star_in_the_name_of_what_a_pattern_finds(tmp_path):
     zarr.create_array(tmp_path / "*star*", data=np.eye(4))
     assert scan(str(tmp_path / "*star*")).rows == 4
+
+
+def test_an_address_is_opened_as_an_array_first(tmp_path, monkeypatch):
+    """Most are arrays, and each look at a store in a cloud is a request."""
+    zarr.create_array(tmp_path / "a.zarr", data=np.eye(3), chunks=(2, 3))
+    monkeypatch.setattr(zarr, "open_group", lambda *a, **k: pytest.fail("no group was asked for"))
+    assert open_source(tmp_path / "a.zarr").shape == (3, 3)

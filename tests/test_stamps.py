@@ -14,12 +14,12 @@ import zarr
 from zarr.storage import MemoryStore, ZipStore
 
 import rgcss_dask as rg
-from rgcss_dask.scanning.passes import OtherPassError
-from rgcss_dask.scanning.sight import seal
+from rgcss_dask.archive.pass_identity import OtherPassError
+from rgcss_dask.cluster.visibility import seal
 from rgcss_dask.sources.anndata import AnnDataSource
 from rgcss_dask.sources.base import Reading
-from rgcss_dask.sources.opening import open_source
-from rgcss_dask.sources.vectors import Vector
+from rgcss_dask.sources.registry import open_source
+from rgcss_dask.sources.row_vectors import RowVector
 from rgcss_dask.sources.xarray import XarraySource
 from rgcss_dask.sources.zarr import MissingChunkError, ZarrSource
 
@@ -329,7 +329,7 @@ def test_weights_in_a_relative_store_are_found_from_another_folder(tmp_path, mon
     zarr.create_array("w.zarr", data=np.ones(60), chunks=(20,))
     for given in (Path("w.zarr"), zarr.open_array("w.zarr", mode="r")):
         monkeypatch.chdir(tmp_path)
-        weights = Vector.of(given, "weights", 60, Reading())
+        weights = RowVector.of(given, "weights", 60, Reading())
         monkeypatch.chdir("/")
         assert weights.paths == (str(tmp_path / "w.zarr"),)
         np.testing.assert_array_equal(weights.values[:], np.ones(60))

@@ -12,18 +12,11 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import rgcss_dask as rg
-from rgcss_dask.core import threads
-from rgcss_dask.core.threads import (
-    _rows,
-    _sums,
-    _WhileAny,
-    cpu_quota,
-    freed_memory_kept,
-    keep_memory_only_for,
-    lasting,
-    passing,
-    single_threaded_blas,
-)
+from rgcss_dask.runtime import cpus as cpu_counts
+from rgcss_dask.runtime.blas import single_threaded_blas
+from rgcss_dask.runtime.cpus import cpu_quota
+from rgcss_dask.runtime.page_pool import _rows, _sums, empty_rows, empty_sums, freed_memory_kept, keep_memory_only_for
+from rgcss_dask.runtime.shared_context import SharedContext
 
 SHAPE = (600, 600)
 
@@ -45,7 +38,7 @@ def test_blas_is_at_one_thread_until_the_last_caller_has_left():
 
 def until_memory_is_given_back():
     deadline = time.monotonic() + 60
-    while not lasting(SHAPE).flags.owndata:
+    while not empty_sums(SHAPE).flags.owndata:
         assert time.monotonic() < deadline, "memory is kept for ever"
         time.sleep(0.05)
 
@@ -54,10 +47,10 @@ def test_who_comes_soon_finds_everything_as_it_was_left():
     """Spans come one by one to a worker; no pass says there that it is over."""
     threads = threading.active_count()
     with freed_memory_kept().and_after(3):
-        place = lasting(SHAPE).ctypes.data
+        place = empty_sums(SHAPE).ctypes.data
     for _ in range(20):
         with freed_memory_kept().and_after(0.1):
-            assert lasting(SHAPE).ctypes.data == place
+            assert empty_sums(SHAPE).ctypes.data == place
     assert threading.active_count() <= threads + 1
     until_memory_is_given_back()
 
@@ -79,7 +72,7 @@ def test_one_who_comes_in_the_moment_of_leaving_leaves_too():
                 with state.and_after(0.1):
                     pass
 
-    state = _WhileAny(lambda end: None)
+    state = SharedContext(lambda end: None)
     state._lock = Lock()
     with state.and_after(0.01):
         pass
@@ -92,9 +85,9 @@ def test_one_who_comes_in_the_moment_of_leaving_leaves_too():
 def test_memory_is_not_kept_for_other_work():
     with freed_memory_kept():
         keep_memory_only_for("a pass")
-        place = lasting(SHAPE).ctypes.data
+        place = empty_sums(SHAPE).ctypes.data
         keep_memory_only_for("a pass")
-        assert lasting(SHAPE).ctypes.data == place
+        assert empty_sums(SHAPE).ctypes.data == place
         keep_memory_only_for("another pass")
         assert _sums._free == _rows._free == []
 
@@ -105,52 +98,52 @@ def test_memory_is_given_back_at_once_where_no_thread_can_wait(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with freed_memory_kept().and_after(5):
-        assert not lasting(SHAPE).flags.owndata
-    assert lasting(SHAPE).flags.owndata
+        assert not empty_sums(SHAPE).flags.owndata
+    assert empty_sums(SHAPE).flags.owndata
 
 
 def test_an_array_gets_the_memory_of_one_that_is_gone_with_all_its_views():
     with freed_memory_kept():
-        gone = lasting(SHAPE)
+        gone = empty_sums(SHAPE)
         place, view = gone.ctypes.data, gone[5:].T
         del gone
-        other = lasting(SHAPE)
+        other = empty_sums(SHAPE)
         assert other.ctypes.data != place
         view += 1  # still its own
         del view
-        assert lasting(SHAPE).ctypes.data == place
+        assert empty_sums(SHAPE).ctypes.data == place
 
 
 def test_fewer_rows_lie_in_the_memory_of_more_and_sums_do_not():
     with freed_memory_kept():
         places = {}
         for rows in (2_000, 700, 600):
-            places[rows] = passing((rows, 600), np.float64).ctypes.data
+            places[rows] = empty_rows((rows, 600), np.float64).ctypes.data
         assert places == dict.fromkeys(places, places[2_000])
-        large = passing((2_000, 600), np.float64)
-        small = passing((600, 600), np.float64)
+        large = empty_rows((2_000, 600), np.float64)
+        small = empty_rows((600, 600), np.float64)
         assert large.ctypes.data == places[2_000] != small.ctypes.data
         place = small.ctypes.data
         del large, small
-        assert passing((500, 600), np.float64).ctypes.data == place  # the smallest that is large enough
-        gone = lasting((700, 600)).ctypes.data
-        assert lasting((600, 600)).ctypes.data not in (gone, place, places[2_000])
+        assert empty_rows((500, 600), np.float64).ctypes.data == place  # the smallest that is large enough
+        gone = empty_sums((700, 600)).ctypes.data
+        assert empty_sums((600, 600)).ctypes.data not in (gone, place, places[2_000])
 
 
 def test_an_array_outlives_the_pass_it_was_made_in():
     with freed_memory_kept():
-        kept = lasting(SHAPE, np.float32)
+        kept = empty_sums(SHAPE, np.float32)
         kept.fill(3)
     assert kept.sum() == 3 * kept.size
     assert np.array_equal(pickle.loads(pickle.dumps(kept)), kept)
     with freed_memory_kept():
         place = kept.ctypes.data
         del kept
-        assert lasting(SHAPE, np.float32).ctypes.data == place  # a later pass may have it
+        assert empty_sums(SHAPE, np.float32).ctypes.data == place  # a later pass may have it
 
 
 def test_outside_of_a_pass_memory_is_as_ever():
-    assert lasting(SHAPE).flags.owndata
+    assert empty_sums(SHAPE).flags.owndata
 
 
 def test_two_passes_at_once_do_not_share_what_is_in_use():
@@ -190,8 +183,8 @@ def test_a_containers_share_of_the_cpus_is_known(tmp_path, files, cpus):
 
 @pytest.mark.parametrize(("quota", "cpus"), [(0, 1), (1, 1), (sys.maxsize, None)])
 def test_there_is_always_a_cpu_and_never_more_than_the_quota(monkeypatch, quota, cpus):
-    monkeypatch.setattr(threads, "cpu_quota", lambda: quota)
-    assert threads.available_cpus() == (cpus or len(os.sched_getaffinity(0)))
+    monkeypatch.setattr(cpu_counts, "cpu_quota", lambda: quota)
+    assert cpu_counts.available_cpus() == (cpus or len(os.sched_getaffinity(0)))
 
 
 BITS = """

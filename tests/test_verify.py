@@ -14,7 +14,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
 import rgcss_dask as rg
-from rgcss_dask.sources.guards import unguarded
+from rgcss_dask.sources.chunk_checksums import unguarded
 
 ROWS = 200_000
 

@@ -36,12 +36,14 @@ from distributed import Client, LocalCluster, Worker, get_worker, wait
 from scipy.optimize import nnls
 
 import rgcss_dask as rg
+from deploy.sizing import heartbeats
 from rgcss_dask.core import plan
-from rgcss_dask.core.parts import Collector, Parts
+from rgcss_dask.core.partial_sums import Collector, PartialSums
 from rgcss_dask.core.plan import Options, make_plan
-from rgcss_dask.core.sizing import heartbeats
-from rgcss_dask.core.threads import available_cpus, freed_memory_kept, single_threaded_blas
-from rgcss_dask.sources.opening import open_source
+from rgcss_dask.runtime.blas import single_threaded_blas
+from rgcss_dask.runtime.cpus import available_cpus
+from rgcss_dask.runtime.page_pool import freed_memory_kept
+from rgcss_dask.sources.registry import open_source
 
 THREADS = available_cpus()
 CHUNK_BYTES = 2**22
@@ -100,12 +102,12 @@ def make_array(path: Path, rows: int, columns: int, dtype: str, chunk: int | Non
     return str(path)
 
 
-def bare_loop(path: str, threads: int = THREADS) -> Parts:
+def bare_loop(path: str, threads: int = THREADS) -> PartialSums:
     """Read and add up the spans of a pass in plain threads: the same work without Dask."""
     source = open_source(path)
     made = make_plan(source.geometry, Options(), budget=2**40, threads=threads)
 
-    def span(index: int) -> Parts:
+    def span(index: int) -> PartialSums:
         node = made.nodes[index]
         collector = Collector(made.options, source.dtype, (0, source.shape[0]), made.tile_threads)
         for start, stop in made.reads(node):
@@ -113,7 +115,7 @@ def bare_loop(path: str, threads: int = THREADS) -> Parts:
         return collector.parts(node.start, node.stop)
 
     with single_threaded_blas(), freed_memory_kept(), ThreadPoolExecutor(threads) as pool:
-        return reduce(Parts.merge, pool.map(span, made.spans))
+        return reduce(PartialSums.merge, pool.map(span, made.spans))
 
 
 def on_threads(path: str, threads: int) -> None:

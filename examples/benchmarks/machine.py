@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from rgcss_dask.core.threads import available_cpus
+from rgcss_dask.runtime.cpus import available_cpus
 
 DISTRIBUTIONS = (
     "rgcss-dask numpy scipy scikit-learn dask distributed dask-ml zarr numba "

@@ -26,7 +26,8 @@ import zarr
 from distributed import Client, LocalCluster
 
 import rgcss_dask as rg
-from rgcss_dask.core.threads import available_cpus, single_threaded_blas
+from rgcss_dask.runtime.blas import single_threaded_blas
+from rgcss_dask.runtime.cpus import available_cpus
 
 CHUNK = 4_000
 

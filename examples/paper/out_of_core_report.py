@@ -10,9 +10,9 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from deploy.sizing import Matrix, planned
 from examples.paper.results import Row, Table, markdown
 from rgcss_dask.core.accumulate import EXACT_WEIGHT
-from rgcss_dask.core.sizing import Matrix, planned
 
 NAME = "out_of_core"
 COLUMNS = 784

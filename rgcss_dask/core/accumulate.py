@@ -12,8 +12,8 @@ from rgcss_dask.core import kernels, triangle
 from rgcss_dask.core.missing import flawed_weight, plain
 from rgcss_dask.core.precision import ROUNDING, TINY, ULPS, difference, doubt_of_values, faint, resolution
 from rgcss_dask.core.sparse_rows import SparseRows
-from rgcss_dask.core.threads import lasting
 from rgcss_dask.core.triangle import Array, add_outer
+from rgcss_dask.runtime.page_pool import empty_sums
 
 # Signed 8-bit products are at most 2**14, so a float32 sum of 1024 of them is at most 2**24: still exact.
 EXACT_ROWS = 1024
@@ -30,7 +30,7 @@ EPS_SINGLE = float(np.finfo(np.float32).eps)
 SAMPLE = 64
 
 Numbers = tuple[int, float, Array, Array, Array, Array, bool]  # rows, weight, shift, total, product, rounding, exact
-Sums = tuple[float, Array, Array]  # weight, shift, total
+ShiftedSums = tuple[float, Array, Array]  # weight, shift, total
 
 
 class Accumulator:
@@ -60,7 +60,7 @@ class Accumulator:
         self._weight = 0.0
         self._shift = np.full(n, self._work.offset)
         self._total = np.zeros(n)
-        self._product: Array = lasting((n, n))
+        self._product: Array = empty_sums((n, n))
         self._product.fill(0.0)
         self._rounding = np.zeros(n)  # what of the sums of squares may be rounding
 
@@ -144,8 +144,8 @@ class _Integers:
         self._n, self._dtype, self._threads = n, dtype, threads
         count = stacked(n, dtype)
         self._tiles = triangle.Tiles(n, threads) if count == 0 else None
-        self._buffer: NDArray[np.float32] = lasting((EXACT_ROWS, n), np.float32)
-        self._stack: NDArray[np.float32] = lasting((count, n, n) if count else (1, 0, 0), np.float32)
+        self._buffer: NDArray[np.float32] = empty_sums((EXACT_ROWS, n), np.float32)
+        self._stack: NDArray[np.float32] = empty_sums((count, n, n) if count else (1, 0, 0), np.float32)
 
     def as_floats(self) -> _Floats:
         """Return what goes on in float64."""
@@ -211,7 +211,7 @@ class _Floats:
         work = np.float32 if single else np.float64
         self.way_out = "float32; use precision='double'" if single else "float64; divide the data by a constant first"
         self.resolution, self.rounding = resolution(dtype), ULPS * float(np.finfo(work).eps)
-        self._buffer: NDArray[Any] = lasting((self._rows, n), work)
+        self._buffer: NDArray[Any] = empty_sums((self._rows, n), work)
         self._ones: NDArray[Any] = np.ones(self._rows, work)
         self._shift: NDArray[Any] = np.zeros(n, work)  # that of the last block
         self._tiles = triangle.Tiles(n, threads)
@@ -376,7 +376,7 @@ def _raise_not_finite(piece: NDArray[Any]) -> None:
     raise NotFiniteError(row, column, float(piece[row, column]))
 
 
-def common_shift(a: Sums, b: Sums, sign: float = 1.0) -> tuple[list[tuple[Array, Array]], Sums]:
+def common_shift(a: ShiftedSums, b: ShiftedSums, sign: float = 1.0) -> tuple[list[tuple[Array, Array]], ShiftedSums]:
     """Return the outer products that put both product sums about the common mean, and the merged sums.
 
     Moving a sum Q about c to c + d adds w d d' - s d' - d s'. Chan, Golub and LeVeque (1983) for s = 0.

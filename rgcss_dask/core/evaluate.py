@@ -9,7 +9,7 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core.objective import Bounds, objective_named
-from rgcss_dask.core.threads import single_threaded_blas
+from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]

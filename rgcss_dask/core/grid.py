@@ -10,7 +10,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from rgcss_dask.core.evaluate import EPS, checked_lambda
-from rgcss_dask.core.threads import single_threaded_blas
+from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 

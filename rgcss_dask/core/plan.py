@@ -169,14 +169,14 @@ def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int
         raise MemoryError(_refusal(geometry, options, needs[0], budget, largest))
     concurrency = sum(need <= budget for need in needs)
     return Plan(
-        geometry,
-        options,
-        tuple(nodes),
-        tuple(parents),
-        read_rows,
-        concurrency,
-        _tile_threads(threads, concurrency),
-        needs[concurrency - 1],
+        geometry=geometry,
+        options=options,
+        nodes=tuple(nodes),
+        parents=tuple(parents),
+        read_rows=read_rows,
+        concurrency=concurrency,
+        tile_threads=_tile_threads(threads, concurrency),
+        memory=needs[concurrency - 1],
     )
 
 

@@ -17,7 +17,7 @@ from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver.gram import GainTerms, Gram, checked_gram
 from rgcss_dask.core.solver.pool import Pool
 from rgcss_dask.core.solver.recurrence import gain
-from rgcss_dask.core.threads import single_threaded_blas
+from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cython_blas
 
-from rgcss_dask.core.threads import lasting
+from rgcss_dask.runtime.page_pool import empty_sums
 
 Array = NDArray[np.float64]
 
@@ -82,7 +82,7 @@ class Tiles:
             tile = self._spare.pop()
         if tile is None or tile.dtype != X.dtype:
             side = min(X.shape[1], TILE)
-            tile = lasting((side, side), X.dtype)
+            tile = empty_sums((side, side), X.dtype)
         product = tile[: rows.stop - rows.start, : columns.stop - columns.start]
         np.matmul(X[:, rows].T, X[:, columns], out=product)
         for matrix in matrices:

@@ -16,7 +16,7 @@ from rgcss_dask.core.objective import OBJECTIVES, objective_named
 from rgcss_dask.core.problem import Lambdas, Problem
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver.greedy import solve
-from rgcss_dask.core.threads import single_threaded_blas
+from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 

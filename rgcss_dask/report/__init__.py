@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rgcss_dask.core.result import Result
+from rgcss_dask.io.files import Folder
+from rgcss_dask.io.outputs import refuse_inputs, refuse_others
 from rgcss_dask.report.layout import Layout, grid_layout, image_layout
 from rgcss_dask.report.markup import GENERATOR
 from rgcss_dask.report.samples import sample
-from rgcss_dask.sources.opening import open_source
-from rgcss_dask.storage.files import Folder
-from rgcss_dask.storage.outputs import refuse_inputs, refuse_others
-from rgcss_dask.storage.result import Result
+from rgcss_dask.sources.registry import open_source
 
 SAMPLES = 6  # rows shown beside their reconstruction
 

@@ -19,8 +19,8 @@ from matplotlib.image import imsave
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
+from rgcss_dask.core.result import Result, Tuning
 from rgcss_dask.report.layout import Layout
-from rgcss_dask.storage.result import Result, Tuning
 
 Array = NDArray[np.float64]
 

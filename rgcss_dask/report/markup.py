@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-from rgcss_dask.storage.shown import shown
+from rgcss_dask.io.safe_text import shown
 
 GENERATOR = '<meta name="generator" content="rgcss_dask report">'  # by which a report is known
 NAME = 60  # characters of a name that are shown; the rest is in its tooltip

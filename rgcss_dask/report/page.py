@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.result import Result, Trust, Tuning
 from rgcss_dask.report import figures
 from rgcss_dask.report.figures import short
 from rgcss_dask.report.layout import Layout
@@ -18,7 +19,6 @@ from rgcss_dask.report.markup import GENERATOR, escape, figure, named, percent, 
 from rgcss_dask.report.rebuilt import pictures
 from rgcss_dask.report.redundancy import Redundancy, redundancy
 from rgcss_dask.report.samples import Samples
-from rgcss_dask.storage.result import Result, Trust, Tuning
 
 Array = NDArray[np.float64]
 

@@ -6,11 +6,11 @@ import base64
 
 import numpy as np
 
+from rgcss_dask.core.result import Result
 from rgcss_dask.report import figures
 from rgcss_dask.report.layout import Layout
 from rgcss_dask.report.markup import figure, row_of, section
 from rgcss_dask.report.samples import Samples
-from rgcss_dask.storage.result import Result
 
 SHOWN = 1500  # points of original against reconstructed values
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.storage.result import Result
+from rgcss_dask.core.result import Result
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.names import matching
 from rgcss_dask.core.rebuild import Rebuild
-from rgcss_dask.sources.opening import open_source
-from rgcss_dask.storage.result import Result
+from rgcss_dask.core.result import Result
+from rgcss_dask.sources.registry import open_source
 
 Array = NDArray[np.float64]
 

@@ -10,21 +10,21 @@ from typing import Any
 
 import numpy as np
 
+from rgcss_dask.archive import archive as archives
+from rgcss_dask.archive.archive import Record
+from rgcss_dask.archive.ownership import drop_checkpoints
+from rgcss_dask.archive.pass_identity import can_go_on, unfinished_pass
+from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.parts import Parts
+from rgcss_dask.core.partial_sums import PartialSums
 from rgcss_dask.core.plan import Options
-from rgcss_dask.scanning.passes import can_go_on, unfinished_pass
-from rgcss_dask.scanning.progress import Callback
+from rgcss_dask.io.claim import claimed
+from rgcss_dask.io.files import Folder
+from rgcss_dask.io.outputs import refuse_inputs
 from rgcss_dask.scanning.scan import Request, make_request, run
 from rgcss_dask.scanning.tasks import run_together
 from rgcss_dask.sources.base import Reading, Source, checksum
-from rgcss_dask.sources.opening import open_source
-from rgcss_dask.storage import archive as archives
-from rgcss_dask.storage.archive import Record
-from rgcss_dask.storage.claim import claimed
-from rgcss_dask.storage.files import Folder
-from rgcss_dask.storage.marks import drop_checkpoints
-from rgcss_dask.storage.outputs import refuse_inputs
+from rgcss_dask.sources.registry import open_source
 
 
 def append(
@@ -114,7 +114,7 @@ def _add(
     return grown
 
 
-def _grown(moments: Moments, record: Record, new: Parts) -> tuple[Moments, list[int]]:
+def _grown(moments: Moments, record: Record, new: PartialSums) -> tuple[Moments, list[int]]:
     """Add sums of new rows to moments, part by part; return with them the numbers of the groups that have rows."""
     parts = {
         "fold": dict(enumerate(moments.folds)),

@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import NotFiniteError
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.parts import Collector, Parts, Read
+from rgcss_dask.core.partial_sums import Collector, PartialSums, Read
 from rgcss_dask.core.plan import Options
 
 Index = NDArray[np.intp]
 
 
-def with_batch(seen: Parts | None, batch: NDArray[Any], weights: NDArray[Any] | None, options: Options) -> Parts:
+def with_batch(
+    seen: PartialSums | None, batch: NDArray[Any], weights: NDArray[Any] | None, options: Options
+) -> PartialSums:
     """Add a batch to the rows seen so far; it falls into folds as if all had come in one matrix."""
     start = 0 if seen is None else seen.reads[-1].stop
     stop = start + len(batch)
@@ -32,7 +34,7 @@ def with_batch(seen: Parts | None, batch: NDArray[Any], weights: NDArray[Any] | 
     return added if seen is None else seen.merge(added)
 
 
-def parts_of(moments: Moments, options: Options) -> Parts:
+def parts_of(moments: Moments, options: Options) -> PartialSums:
     """Return sums that batches can be added to, from moments of the rows so far."""
     if options.nan == "mean":
         raise ValueError(
@@ -42,7 +44,7 @@ def parts_of(moments: Moments, options: Options) -> Parts:
     if len(moments.folds) != options.folds:
         raise ValueError(f"the rows so far must be in {options.folds} folds; they are in {len(moments.folds)}.")
     sums = {("fold", i): fold for i, fold in enumerate(moments.folds)} or {("rows", 0): moments}
-    return Parts(dict(sums), (Read(0, moments.rows + moments.dropped, 0),))
+    return PartialSums(dict(sums), (Read(0, moments.rows + moments.dropped, 0),))
 
 
 def moments_in_folds(
@@ -58,8 +60,8 @@ def moments_in_folds(
     for i, index in enumerate(held_out):
         w = None if weights is None else weights[index]
         part = with_batch(None, rows[index], w, Options(nan=nan))
-        parts.append(Parts({("fold", i): part.sums["rows", 0]}, part.reads))
-    return reduce(Parts.merge, parts).moments(Options(folds=len(parts), nan=nan), names)
+        parts.append(PartialSums({("fold", i): part.sums["rows", 0]}, part.reads))
+    return reduce(PartialSums.merge, parts).moments(Options(folds=len(parts), nan=nan), names)
 
 
 def held_out_rows(splits: Iterable[Any], rows: int) -> list[Index]:

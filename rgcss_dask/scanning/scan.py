@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from rgcss_dask.compat import Task, TaskRef
-from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.parts import Read
-from rgcss_dask.core.plan import Cuts, Geometry, Options, Plan, check_counts, make_plan
-from rgcss_dask.scanning.budget import parse_memory
-from rgcss_dask.scanning.checkpoint import FORMAT
-from rgcss_dask.scanning.execute import (
+from rgcss_dask.archive import archive as archives
+from rgcss_dask.archive.checkpoints import FORMAT
+from rgcss_dask.archive.ownership import drop_checkpoints, refuse_foreign
+from rgcss_dask.archive.pass_identity import differences, open_checkpoints, refuse_other
+from rgcss_dask.cluster.execution import (
     Capacity,
     ClusterReport,
     Graph,
@@ -26,21 +24,23 @@ from rgcss_dask.scanning.execute import (
     run_on_cluster,
     run_on_threads,
 )
-from rgcss_dask.scanning.handle import archived, left_on_cluster, loaded
-from rgcss_dask.scanning.passes import differences, open_checkpoints, refuse_other
-from rgcss_dask.scanning.progress import Callback, Reporter, display
-from rgcss_dask.scanning.sight import Stored, check_sight, look, seal
-from rgcss_dask.scanning.tasks import Finish, Job, Place, run_finish, run_merge, run_saved, run_span
-from rgcss_dask.scanning.versions import check_cluster
+from rgcss_dask.cluster.progress import Callback, Reporter, display
+from rgcss_dask.cluster.remote_moments import RemoteMoments, archived, left_on_cluster, loaded
+from rgcss_dask.cluster.versions import check_cluster
+from rgcss_dask.cluster.visibility import Stored, check_visible, look, seal
+from rgcss_dask.compat import Task, TaskRef
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.partial_sums import Read
+from rgcss_dask.core.plan import Cuts, Geometry, Options, Plan, check_counts, make_plan
+from rgcss_dask.io.claim import claimed, refuse_lost
+from rgcss_dask.io.files import Folder
+from rgcss_dask.io.outputs import refuse_inputs
+from rgcss_dask.runtime.memory_limit import parse_memory
+from rgcss_dask.scanning.tasks import Finish, PassJob, TaskNode, run_finish, run_merge, run_saved, run_span
 from rgcss_dask.sources.base import Reading, Source
-from rgcss_dask.sources.opening import open_source
-from rgcss_dask.sources.vectors import Vector
+from rgcss_dask.sources.registry import open_source
+from rgcss_dask.sources.row_vectors import RowVector
 from rgcss_dask.sources.xarray import along
-from rgcss_dask.storage import archive as archives
-from rgcss_dask.storage.claim import claimed, refuse_lost
-from rgcss_dask.storage.files import Folder
-from rgcss_dask.storage.marks import drop_checkpoints, refuse_foreign
-from rgcss_dask.storage.outputs import refuse_inputs
 
 
 def scan(
@@ -121,12 +121,13 @@ def scan(
         if record is None or (overwrite and differences(record.fingerprint, request.fingerprint)):
             result = run(request, folder=folder, progress=progress, stay=True, overwrite=overwrite)
             refuse_lost(folder)  # a worker that writes cannot tell
-            moments = archived(result.moments, folder, request.record(result.reads), shared=result.shared)
+            moments = _kept(result, folder, request.record(result.reads))
             drop_checkpoints(folder)
             return moments
         refuse_other(folder.address, record.fingerprint, request.fingerprint)
         archives.tidy(folder, record)
-        return loaded(request.where.client, folder)
+        client = request.where.client
+        return archives.read(folder)[0] if client is None else loaded(client, folder)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class Request:
 
     source: Source
     plan: Plan
-    vectors: dict[str, Vector]
+    vectors: dict[str, RowVector]
     missing: str
     stamps: dict[tuple[int, int], str] | None  # of each span, when an archive is kept and the source can tell
     where: Capacity
@@ -187,12 +188,20 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Result:
+class PassResult:
     """Moments, or sums that are to be added to others, and the spans they came from."""
 
     moments: Any
     reads: tuple[Read, ...]
     shared: bool = True  # the workers write to the folder of the archive too
+
+
+def _kept(result: PassResult, folder: Folder, record: archives.Record) -> Moments:
+    """Write the moments of a pass to its archive, from where they are, and return them."""
+    if isinstance(result.moments, RemoteMoments) and result.shared:
+        return archived(result.moments, folder, record)
+    archives.write(folder, result.moments, record)  # by this process: what a worker writes alone, nobody else finds
+    return result.moments
 
 
 def make_request(
@@ -203,7 +212,7 @@ def make_request(
     options = options if fraction is None else replace(options, fraction=fraction)
     check_counts(source.shape[0] if added else chosen.stop - chosen.start, options)
     vectors = {
-        name: Vector.of(thing, name, source.shape[0], reading)
+        name: RowVector.of(thing, name, source.shape[0], reading)
         for name, thing in (("weights", weights), ("rows", mask))
         if thing is not None
     }
@@ -216,7 +225,16 @@ def make_request(
         threads=where.threads,
     )
     stamps = _stamps(source, plan) if options.checksum else None
-    return Request(source, plan, vectors, reading.missing, stamps, where, budget, memory is not None)
+    return Request(
+        source=source,
+        plan=plan,
+        vectors=vectors,
+        missing=reading.missing,
+        stamps=stamps,
+        where=where,
+        budget=budget,
+        budget_asked=memory is not None,
+    )
 
 
 def run(
@@ -227,7 +245,7 @@ def run(
     stay: bool = False,
     finish: Finish = run_finish,
     overwrite: bool = False,
-) -> Result:
+) -> PassResult:
     """Make the pass, with checkpoints in the folder of an archive if there is one.
 
     What a cluster made is fetched, unless it is to stay there; then the result has a handle.
@@ -236,7 +254,7 @@ def run(
     shared, sights, seals = True, {}, {}
     if client is not None:
         check_cluster(client)
-        shared, sights = check_sight(client, request.paths, folder), look(request.paths)
+        shared, sights = check_visible(client, request.paths, folder), look(request.paths)
         seals = {i: seal(request.stored, plan.nodes[i].start, plan.nodes[i].stop) for i in plan.spans}
     checkpoints = None
     if folder is not None and shared:
@@ -246,8 +264,19 @@ def run(
         reporter = Reporter(tell, rows=total, row_bytes=plan.geometry.row_bytes, spans=len(plan.spans))
         report: Any = ThreadReport(reporter) if client is None else ClusterReport(f"rgcss-{token}")
         threads = 0 if client is None else request.where.threads
-        budget = (request.budget, request.budget_asked)
-        job = Job(token, plan, request.source, checkpoints, threads, report, *budget, sights, request.stored, seals)
+        job = PassJob(
+            token=token,
+            plan=plan,
+            source=request.source,
+            checkpoints=checkpoints,
+            worker_threads=threads,
+            report=report,
+            budget=request.budget,
+            budget_asked=request.budget_asked,
+            sights=sights,
+            stored=request.stored,
+            seals=seals,
+        )
         graph, key, resumed = build_graph(job, request.vectors, finish)
         reporter.add(resumed, resumed=True)
         if client is None:
@@ -257,10 +286,10 @@ def run(
         else:
             (moments, reads), _ = run_on_cluster(client, graph, key, report, reporter)
         reporter.finish()
-    return Result(moments, reads, shared)
+    return PassResult(moments, reads, shared)
 
 
-def build_graph(job: Job, vectors: dict[str, Vector], finish: Finish = run_finish) -> tuple[Graph, str, int]:
+def build_graph(job: PassJob, vectors: dict[str, RowVector], finish: Finish = run_finish) -> tuple[Graph, str, int]:
     """Return the graph of what is still to do, the key of its end, and the rows that checkpoints have."""
     plan, job_key = job.plan, f"rgcss-job-{job.token}"
     saved = set() if job.checkpoints is None else job.checkpoints.names()
@@ -279,12 +308,12 @@ def build_graph(job: Job, vectors: dict[str, Vector], finish: Finish = run_finis
         i = todo.pop()
         node = plan.nodes[i]
         if is_saved(i):
-            graph[key_of(i)] = Task(key_of(i), run_saved, Place.of(job, i), _data_producer=True)
+            graph[key_of(i)] = Task(key_of(i), run_saved, TaskNode.of(job, i), _data_producer=True)
             resumed += node.stop - node.start
         elif node.left is None or node.right is None:
             graph[key_of(i)] = _span_task(key_of(i), job_key, i, *inputs[i])
         else:
-            graph[key_of(i)] = (run_merge, Place.of(job, i), key_of(node.left), key_of(node.right))
+            graph[key_of(i)] = (run_merge, TaskNode.of(job, i), key_of(node.left), key_of(node.right))
             todo += [node.left, node.right]
     end = f"rgcss-moments-{job.token}"
     graph[end] = (finish, plan.options, job.source.names, key_of(len(plan.nodes) - 1))
@@ -301,7 +330,7 @@ def _span_task(key: Any, job_key: str, i: int, blocks: list[Any], weights: Any, 
     return Task(key, run_span, TaskRef(job_key), i, [], weights, mask, _data_producer=True)
 
 
-def _inputs(job: Job, vectors: dict[str, Vector]) -> tuple[Graph, dict[int, tuple[Any, Any, Any]]]:
+def _inputs(job: PassJob, vectors: dict[str, RowVector]) -> tuple[Graph, dict[int, tuple[Any, Any, Any]]]:
     """Return the graphs that spans depend on, and what each is given: blocks, weights and mask."""
     edges = _edges(job.plan)
     graph, blocks = job.source.blocks(edges)

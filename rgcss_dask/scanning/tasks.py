@@ -11,28 +11,29 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from rgcss_dask.archive.checkpoints import Checkpoints
+from rgcss_dask.cluster.admission import memory_for_span
+from rgcss_dask.cluster.versions import VERSION
+from rgcss_dask.cluster.visibility import SeenPaths, Stored, check_here, check_seal
 from rgcss_dask.core.accumulate import NotFiniteError
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.parts import Collector, Parts, Read
+from rgcss_dask.core.partial_sums import Collector, PartialSums, Read
 from rgcss_dask.core.plan import Options, Plan
 from rgcss_dask.core.sparse_rows import SparseRows
-from rgcss_dask.core.threads import freed_memory_kept, keep_memory_only_for, single_threaded_blas, tidy_memory
-from rgcss_dask.scanning.checkpoint import Checkpoints
-from rgcss_dask.scanning.room import room_for
-from rgcss_dask.scanning.sight import Sights, Stored, check_here, check_seal
-from rgcss_dask.scanning.versions import VERSION
+from rgcss_dask.runtime.blas import single_threaded_blas
+from rgcss_dask.runtime.page_pool import freed_memory_kept, keep_memory_only_for, tidy_memory
 from rgcss_dask.sources.base import Source
-from rgcss_dask.sources.vectors import StoredVector, checked_entries
+from rgcss_dask.sources.row_vectors import StoredVector, checked_entries
 
 Report = Callable[[int, int], None]  # rows read, spans finished
-Finish = Callable[[Options, tuple[str, ...] | None, Parts], Any]  # makes the result of a pass of its sums
+Finish = Callable[[Options, tuple[str, ...] | None, PartialSums], Any]  # makes the result of a pass of its sums
 TELL_EVERY = 0.5  # seconds
 NEXT_SPAN = 1.0  # seconds within which a worker mostly has another; paging memory in anew is some 4 % of a short one
 
 
 @dataclass(frozen=True)
-class Job:
+class PassJob:
     """A pass, as every task of it knows it."""
 
     token: str
@@ -43,7 +44,7 @@ class Job:
     report: Report
     budget: int = 0  # bytes that a worker may use
     budget_asked: bool = False  # by the caller; else a worker goes by its own memory
-    sights: Sights = field(default_factory=dict)  # what workers must see as the caller does
+    sights: SeenPaths = field(default_factory=dict)  # what workers must see as the caller does
     stored: tuple[Stored, ...] = ()  # in files that workers may have copies of
     seals: dict[int, str | None] = field(default_factory=dict)  # of each span, as the caller sees it
     version: str = VERSION  # of the package, where the pass was begun
@@ -59,10 +60,10 @@ class Elsewhere:
     """Stands for a result that is part of a checkpoint further up the tree."""
 
 
-def run_span(job: Job, index: int, blocks: list[Any], weights: Any, mask: Any) -> Parts | Elsewhere:
+def run_span(job: PassJob, index: int, blocks: list[Any], weights: Any, mask: Any) -> PartialSums | Elsewhere:
     """Read a span and add it up, unless a checkpoint has it."""
     node = job.plan.nodes[index]
-    place = Place.of(job, index)
+    place = TaskNode.of(job, index)
     found = place.find()
     if found is not None:
         return found
@@ -72,7 +73,7 @@ def run_span(job: Job, index: int, blocks: list[Any], weights: Any, mask: Any) -
     source = job.source.with_blocks(node.start, blocks) if blocks else job.source
     collector = Collector(job.plan.options, job.source.dtype, job.grouped_rows(), job.plan.tile_threads)
     told = _Telling(job.report)
-    with _room(job), _own_process(job):
+    with _memory_of(job), _own_process(job):
         for start, block in _ahead(source, list(job.plan.reads(node))):
             w = _entries("weights", weights, node.start, start, len(block))
             m = _entries("rows", mask, node.start, start, len(block))
@@ -107,14 +108,16 @@ class _Telling:
         self._report(self._rows, 1)
 
 
-def run_merge(place: Place, left: Parts | Elsewhere, right: Parts | Elsewhere) -> Parts | Elsewhere:
+def run_merge(
+    place: TaskNode, left: PartialSums | Elsewhere, right: PartialSums | Elsewhere
+) -> PartialSums | Elsewhere:
     """Merge two results, unless a checkpoint has them merged."""
     if isinstance(left, Elsewhere) or isinstance(right, Elsewhere):
         return run_saved(place)
     return place.keep(left.merge(right, overwrite=place.overwrite))
 
 
-def run_saved(place: Place) -> Parts | Elsewhere:
+def run_saved(place: TaskNode) -> PartialSums | Elsewhere:
     """Take the result of a checkpoint that was there when the pass began."""
     found = place.find()
     if found is None:
@@ -122,18 +125,20 @@ def run_saved(place: Place) -> Parts | Elsewhere:
     return found
 
 
-def run_finish(options: Options, names: tuple[str, ...] | None, parts: Parts) -> tuple[Moments, tuple[Read, ...]]:
+def run_finish(options: Options, names: tuple[str, ...] | None, parts: PartialSums) -> tuple[Moments, tuple[Read, ...]]:
     """Make moments of the sums of all rows."""
     return parts.moments(options, names), parts.reads
 
 
-def run_together(options: Options, names: tuple[str, ...] | None, parts: Parts) -> tuple[Parts, tuple[Read, ...]]:
+def run_together(
+    options: Options, names: tuple[str, ...] | None, parts: PartialSums
+) -> tuple[PartialSums, tuple[Read, ...]]:
     """Leave the sums of all rows as they are: they are to be added to others."""
     return parts, parts.reads
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskNode:
     """A node of the tree as its task knows it: so little that it travels with the task.
 
     A merge that depended on the whole job would count every worker that has the job as near to its inputs.
@@ -146,7 +151,7 @@ class Place:
     overwrite: bool  # inputs; only where a task runs once: a Dask worker may be asked for the same inputs again
 
     @classmethod
-    def of(cls, job: Job, index: int) -> Place:
+    def of(cls, job: PassJob, index: int) -> TaskNode:
         """Look up a node."""
         plan, overwrite = job.plan, job.worker_threads == 0
         if job.checkpoints is None:
@@ -157,7 +162,7 @@ class Place:
             return cls(job.checkpoints, None, above, (), overwrite)
         return cls(job.checkpoints, plan.nodes[mine].name, above, tuple(plan.saved_below(index)), overwrite)
 
-    def find(self) -> Parts | Elsewhere | None:
+    def find(self) -> PartialSums | Elsewhere | None:
         """Look for a checkpoint of the node, or of one above it."""
         if self.checkpoints is None:
             return None
@@ -168,7 +173,7 @@ class Place:
             return Elsewhere()
         return found
 
-    def keep(self, parts: Parts) -> Parts:
+    def keep(self, parts: PartialSums) -> PartialSums:
         """Save the result if it is worth it, then drop the checkpoints it stands for."""
         if self.checkpoints is not None and self.name is not None:
             self.checkpoints.save(self.name, parts)
@@ -200,7 +205,7 @@ def _entries(what: str, given: Any, span_start: int, start: int, count: int) -> 
 
 
 @contextmanager
-def _own_process(job: Job) -> Iterator[None]:
+def _own_process(job: PassJob) -> Iterator[None]:
     """Set up the process of a Dask worker while a span is read; the caller's process was set up for the whole pass."""
     if job.worker_threads == 0:
         yield
@@ -210,8 +215,8 @@ def _own_process(job: Job) -> Iterator[None]:
             yield
 
 
-def _room(job: Job) -> AbstractContextManager[None]:
+def _memory_of(job: PassJob) -> AbstractContextManager[None]:
     """Wait until one more span fits in the memory of this worker; threads of the caller's process were counted."""
     if job.worker_threads == 0:
         return nullcontext()
-    return room_for(job.plan.memory // job.plan.concurrency, job.budget, asked=job.budget_asked)
+    return memory_for_span(job.plan.memory // job.plan.concurrency, job.budget, asked=job.budget_asked)

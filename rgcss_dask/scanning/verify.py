@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from rgcss_dask.archive import archive as archives
+from rgcss_dask.archive.archive import Record
+from rgcss_dask.cluster.execution import ClusterReport, Graph, ThreadReport, capacity, run_on_cluster, run_on_threads
+from rgcss_dask.cluster.progress import Callback, Reporter, display
+from rgcss_dask.cluster.versions import VERSION, check_cluster
+from rgcss_dask.cluster.visibility import SeenPaths, check_here, check_visible, look
 from rgcss_dask.core.plan import READ_BYTES, READ_COPIES
-from rgcss_dask.scanning.execute import ClusterReport, Graph, ThreadReport, capacity, run_on_cluster, run_on_threads
-from rgcss_dask.scanning.progress import Callback, Reporter, display
-from rgcss_dask.scanning.sight import Sights, check_here, check_sight, look
+from rgcss_dask.io.files import Folder
 from rgcss_dask.scanning.tasks import Report
-from rgcss_dask.scanning.versions import VERSION, check_cluster
 from rgcss_dask.sources.base import Source, checksum
-from rgcss_dask.sources.opening import open_source
+from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.zarr import DamagedChunkError, MissingChunkError
-from rgcss_dask.storage import archive as archives
-from rgcss_dask.storage.archive import Record
-from rgcss_dask.storage.files import Folder
 
 CHANGED = "not what was summed"
 
@@ -63,7 +63,7 @@ class Check:
     source: Source
     spans: list[list[Any]]  # [start, stop, crc, stamp]
     report: Report
-    sights: Sights | None  # what workers must see; None where the caller's process does the work
+    sights: SeenPaths | None  # what workers must see; None where the caller's process does the work
 
 
 def verify(
@@ -119,7 +119,7 @@ def _run(source: Source, spans: list[list[Any]], progress: bool | Callback | Non
     sights = None
     if where.client is not None:
         check_cluster(where.client)
-        check_sight(where.client, source.paths, None)
+        check_visible(where.client, source.paths, None)
         sights = look(source.paths)
     geometry = source.geometry
     with display(progress) as tell:

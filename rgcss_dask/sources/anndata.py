@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,12 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.plan import Cuts
 from rgcss_dask.core.sparse_rows import SparseRows
-from rgcss_dask.sources.base import (
-    BLOCK_BYTES,
-    ArraySource,
-    Reading,
-    Source,
-    SparseSource,
-    crc32,
-    even_cuts,
-    is_sparse,
-)
+from rgcss_dask.io.retry import StoreError
+from rgcss_dask.io.safe_text import without_secrets
+from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source, crc32, even_cuts, is_sparse
+from rgcss_dask.sources.chunk_checksums import unguarded
 from rgcss_dask.sources.dask import DaskSource
-from rgcss_dask.sources.guards import unguarded
+from rgcss_dask.sources.in_memory import ArraySource, SparseSource
 from rgcss_dask.sources.zarr import (
     ZarrSource,
     innermost,
@@ -33,8 +26,6 @@ from rgcss_dask.sources.zarr import (
     rooted,
     strict_group,
 )
-from rgcss_dask.storage.retrying import StoreError
-from rgcss_dask.storage.shown import without_secrets
 
 ENCODING = "encoding-type"
 SPARSE = ("csr_matrix", "csc_matrix")
@@ -54,16 +45,34 @@ class AnnDataSource(Source):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """AnnData objects, and the Zarr groups of them or of a sparse matrix; addresses: see `holds_anndata`."""
+        """AnnData objects, and the Zarr groups of them or of a sparse matrix; for addresses see `at`."""
         return type(thing).__module__.split(".")[0] == "anndata" or isinstance(thing, zarr.Group)
 
     @classmethod
     def of(cls, thing: Any, reading: Reading) -> Source:
-        """Open X."""
-        if not isinstance(thing, str | Path | zarr.Group):
+        """Wrap X."""
+        if not isinstance(thing, zarr.Group):
             return _in_memory(thing)
-        group = _open_group(thing, reading.storage_options)
-        address, names = without_secrets(thing), None
+        group = zarr.open_group(rooted(thing.store), path=thing.path, mode="r", zarr_format=thing.metadata.zarr_format)
+        return cls._of_group(group, without_secrets(thing), reading)
+
+    @classmethod
+    def at(cls, address: str, reading: Reading) -> Source | None:
+        """Open X of an AnnData, or a sparse matrix of one, if there is one."""
+        try:
+            store, path = open_store(address, reading.storage_options)
+            group = zarr.open_group(store, path=path, mode="r")
+        except StoreError:
+            raise
+        except (OSError, ValueError):  # no group that can be read
+            return None
+        if group.attrs.get(ENCODING) not in ("anndata", *SPARSE):
+            return None
+        return cls._of_group(group, without_secrets(address), reading)
+
+    @classmethod
+    def _of_group(cls, group: zarr.Group, address: str, reading: Reading) -> Source:
+        names = None
         if group.attrs.get(ENCODING) == "anndata":
             names = _variable_names(group)
             if "X" not in group or group["X"].attrs.get(ENCODING) == "null":  # as anndata 0.12.0 wrote None
@@ -153,26 +162,6 @@ def _in_memory(adata: Any) -> Source:
 def _no_x(address: str, layers: list[str]) -> str:
     there = f" It has {', '.join(layers)}: give one of these." if layers else ""
     return f"there is no matrix X in {address}.{there}"
-
-
-def holds_anndata(thing: Any, reading: Reading) -> bool:
-    """Tell whether there is an AnnData, or a sparse matrix of one, at an address."""
-    if not isinstance(thing, str | Path) or "*" in str(thing):
-        return False
-    try:
-        group = _open_group(thing, reading.storage_options)
-    except StoreError:
-        raise
-    except Exception:  # not a group, not there or damaged: whoever opens the array says what is wrong
-        return False
-    return group.attrs.get(ENCODING) in ("anndata", *SPARSE)
-
-
-def _open_group(thing: str | Path | zarr.Group, storage_options: dict[str, Any]) -> zarr.Group:
-    if isinstance(thing, zarr.Group):
-        return zarr.open_group(rooted(thing.store), path=thing.path, mode="r", zarr_format=thing.metadata.zarr_format)
-    store, path = open_store(str(thing), storage_options)
-    return zarr.open_group(store, path=path, mode="r")
 
 
 def _member(group: zarr.Group, name: str) -> zarr.Array[Any]:

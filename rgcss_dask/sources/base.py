@@ -1,4 +1,4 @@
-"""Where rows come from: one small interface, and the kinds that are in memory."""
+"""Where rows come from: one small interface, and what every kind of source needs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import check_real
-from rgcss_dask.core.missing import plain, plain_dtype
+from rgcss_dask.core.missing import plain
 from rgcss_dask.core.plan import READ_BYTES, Cuts, Geometry, reads_between
 from rgcss_dask.core.sparse_rows import SparseRows
-from rgcss_dask.storage.files import is_url
+from rgcss_dask.io.files import is_url
 
 BLOCK_BYTES = 2**20  # between the rows at which a matrix without chunks may be cut
 
@@ -31,8 +31,9 @@ class Reading:
 class Source(ABC):
     """A matrix whose rows can be read, range by range, in any process it is sent to.
 
-    A new kind is a subclass listed in `sources.KINDS`: ``takes`` says which objects it is for and ``of`` wraps
-    one; ``shape``, ``dtype``, ``cuts`` and ``read`` do the work. The rest has defaults.
+    A new kind is a subclass listed in `sources.registry`: ``takes`` says which objects it is for and ``of`` wraps
+    one, ``at`` opens what is stored at an address; ``shape``, ``dtype``, ``cuts`` and ``read`` do the work. The rest
+    has defaults.
     """
 
     shape: tuple[int, int]
@@ -52,6 +53,11 @@ class Source(ABC):
     @abstractmethod
     def of(cls, thing: Any, reading: Reading) -> Source:
         """Wrap the object."""
+
+    @classmethod
+    def at(cls, address: str, reading: Reading) -> Source | None:
+        """Open what is at a path or URL, or return None if that is not of this kind; most kinds are not at any."""
+        return None
 
     @property
     @abstractmethod
@@ -118,90 +124,6 @@ class Source(ABC):
         return self
 
 
-class ArraySource(Source):
-    """A NumPy array, a memory map, or anything else with rows that are quickly at hand."""
-
-    in_memory = True
-
-    def __init__(self, array: Any, names: tuple[str, ...] | None = None, address: str = "memory") -> None:
-        self._array = array
-        self.shape, self.dtype = array.shape, plain_dtype(array)
-        self.names, self.address = names, address
-
-    @classmethod
-    def takes(cls, thing: Any) -> bool:
-        """NumPy arrays and memory maps."""
-        return isinstance(thing, np.ndarray)
-
-    @classmethod
-    def of(cls, thing: Any, reading: Reading) -> Source:
-        """Wrap the array."""
-        return cls(thing, address=str(getattr(thing, "filename", None) or "memory"))
-
-    @property
-    def cuts(self) -> Cuts:
-        """Rows a megabyte apart."""
-        return even_cuts(self.shape[0], max(1, BLOCK_BYTES // max(1, self.shape[1] * self.dtype.itemsize)))
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        """The file of a memory map."""
-        return () if self.address == "memory" else (self.address,)
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows, mostly a view; a mask has its gaps in other blocks perhaps, and all have one dtype."""
-        return dense(self._array[start:stop]).astype(self.dtype, copy=False)
-
-    def stamps(self, edges: Cuts) -> list[str] | None:
-        """Checksum the rows, which memory gives at once."""
-        return checksums(self, edges)
-
-
-class SparseSource(ArraySource):
-    """A SciPy sparse matrix; rows that are not multiplied as they are become dense a few megabytes at a time."""
-
-    def read_block(self, start: int, stop: int) -> NDArray[Any] | SparseRows:
-        """Return sparse rows."""
-        return SparseRows(self._array[start:stop])
-
-    def stamps(self, edges: Cuts) -> list[str] | None:
-        """Checksum what is stored of the rows: dense they may be a thousand times as large."""
-        data, indices, pointers = self._array.data, self._array.indices, self._array.indptr
-        stamps = []
-        for start, stop in pairwise(edges):
-            stored = slice(pointers[start], pointers[stop])
-            crc = 0
-            for part in (data[stored], indices[stored], pointers[start : stop + 1] - pointers[start]):
-                crc = crc32(part, crc)
-            stamps.append(f"{crc:08x}")
-        return stamps
-
-    @classmethod
-    def takes(cls, thing: Any) -> bool:
-        """Sparse matrices and arrays of SciPy."""
-        return is_sparse(thing) and _package(thing) == "scipy"
-
-    @classmethod
-    def of(cls, thing: Any, reading: Reading) -> Source:
-        """Wrap the matrix, by rows."""
-        return cls(thing.tocsr())
-
-
-class FrameSource(ArraySource):
-    """A pandas data frame, with its column names."""
-
-    @classmethod
-    def takes(cls, thing: Any) -> bool:
-        """Frames of pandas."""
-        return _package(thing) == "pandas" and getattr(thing, "ndim", 0) == 2
-
-    @classmethod
-    def of(cls, thing: Any, reading: Reading) -> Source:
-        """Wrap the values."""
-        dtype = frame_dtype(thing)
-        return cls(thing.to_numpy(dtype=dtype), names=tuple(str(name) for name in thing.columns))
-
-
 def even_cuts(rows: int, step: int) -> Cuts:
     """Return 0, step, 2 step, ... and the number of rows."""
     return np.append(np.arange(0, rows, step, dtype=np.int64), rows)
@@ -229,10 +151,6 @@ def checksums(source: Source, edges: Cuts) -> list[str]:
 def is_sparse(block: Any) -> bool:
     """Recognise the sparse matrices of SciPy and of the sparse package."""
     return hasattr(block, "nnz") and hasattr(block, "shape")
-
-
-def _package(thing: Any) -> str:
-    return type(thing).__module__.split(".")[0]
 
 
 def dense(block: Any) -> NDArray[Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zarr.errors import ContainsGroupError, MetadataValidationError, NodeTypeValidationError
 
-from rgcss_dask.storage.shown import without_secrets
+from rgcss_dask.io.safe_text import without_secrets
 
 Kinds = tuple[type[Exception], ...]
 ANOTHER_NODE: Kinds = (ContainsGroupError, NodeTypeValidationError)  # a group, where an array was looked for

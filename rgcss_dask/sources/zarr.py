@@ -8,6 +8,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -21,19 +22,18 @@ from zarr.errors import GroupNotFoundError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, ZipStore
 
 from rgcss_dask.core.plan import READ_BYTES, Cuts
-from rgcss_dask.core.threads import passing
+from rgcss_dask.io.files import filesystem, is_url
+from rgcss_dask.io.retry import Retry, StoreError
+from rgcss_dask.io.safe_text import without_secrets
+from rgcss_dask.io.zarr_store import COLUMN_NAMES, METADATA, fsspec_store, named, url_store
+from rgcss_dask.runtime.page_pool import empty_rows
 from rgcss_dask.sources.base import Reading, Source, crc32, even_cuts
-from rgcss_dask.sources.bounded import bounded_array, check_blosc, check_stored, largest_chunk
-from rgcss_dask.sources.chunks import RowChunks, ends_in_blosc
-from rgcss_dask.sources.guards import unguarded
+from rgcss_dask.sources.chunk_checksums import unguarded
+from rgcss_dask.sources.decoding_limits import bounded_array, check_blosc, check_stored, largest_chunk
 from rgcss_dask.sources.metadata import ANOTHER_NODE, metadata_named
-from rgcss_dask.storage.files import filesystem, is_url
-from rgcss_dask.storage.remote import METADATA, fsspec_store, named, url_store
-from rgcss_dask.storage.retrying import Retry, StoreError
-from rgcss_dask.storage.shown import without_secrets
+from rgcss_dask.sources.row_chunks import RowChunks, ends_in_blosc
 
 MOST_CUTS = 2**22  # 8 bytes each; beyond, neighbours that would be read together anyway count as one
-COLUMN_NAMES = "column_names"  # attribute of a Zarr array: one name per column
 
 
 class MissingChunkError(ValueError):
@@ -61,15 +61,21 @@ class ZarrSource(Source):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """Zarr arrays and their addresses."""
-        return isinstance(thing, zarr.Array | str | Path)
+        """Zarr arrays; for addresses see `at`."""
+        return isinstance(thing, zarr.Array)
 
     @classmethod
     def of(cls, thing: Any, reading: Reading) -> ZarrSource:
-        """Open the array."""
+        """Wrap an array, or open one that must be at an address."""
         if isinstance(thing, zarr.Array):
             return cls(_rooted_array(thing), str(thing.store_path), reading.missing)
         return cls(open_array(str(thing), reading.storage_options), str(thing), reading.missing)
+
+    @classmethod
+    def at(cls, address: str, reading: Reading) -> ZarrSource | None:
+        """Open an array, if there is one."""
+        array = find_array(address, reading.storage_options)
+        return None if array is None else cls(array, address, reading.missing)
 
     @property
     def processes(self) -> bool:
@@ -97,7 +103,7 @@ class ZarrSource(Source):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Read rows; an error names the chunk."""
         try:
-            rows = passing((stop - start, self._array.shape[1]), self._array.dtype)
+            rows = empty_rows((stop - start, self._array.shape[1]), self._array.dtype)
             self._chunks.read_into(rows, start)
             return rows
         except MissingChunkError as error:
@@ -253,21 +259,28 @@ class _FilledStore(WrapperStore[Store]):
 
 def open_array(address: str, storage_options: dict[str, Any] | None = None) -> zarr.Array[Any]:
     """Open a Zarr array for reading at a path or URL, also within a group or a zip file."""
-    store, path = open_store(address, storage_options or {})
+    array = find_array(address, storage_options or {})
+    if array is None:
+        raise no_array(address, storage_options or {})
+    return array
+
+
+def find_array(address: str, storage_options: dict[str, Any]) -> zarr.Array[Any] | None:
+    """Open a Zarr array for reading, or return None if there is a group, or nothing, in its place."""
+    store, path = open_store(address, storage_options)
+    with suppress(FileNotFoundError, *ANOTHER_NODE), metadata_named(address, told=ANOTHER_NODE):
+        return zarr.open_array(store, path=path, mode="r")
+    return None
+
+
+def no_array(address: str, storage_options: dict[str, Any]) -> ValueError | FileNotFoundError:
+    """Return the error that says what there is in the place of a Zarr array."""
+    store, path = open_store(address, storage_options)
     try:
-        with metadata_named(address, told=ANOTHER_NODE):
-            return zarr.open_array(store, path=path, mode="r")
-    except ANOTHER_NODE:
-        with metadata_named(address):
-            message = _list_arrays(address, store, path)
-        raise ValueError(message) from None
-    except FileNotFoundError:
-        try:
-            with metadata_named(address, told=(GroupNotFoundError,)):
-                message = _list_arrays(address, store, path)
-        except (FileNotFoundError, GroupNotFoundError):
-            raise FileNotFoundError(f"there is no Zarr array at {without_secrets(address)}.") from None
-        raise ValueError(message) from None
+        with metadata_named(address, told=(GroupNotFoundError,)):
+            return ValueError(_list_arrays(address, store, path))
+    except (FileNotFoundError, GroupNotFoundError):
+        return FileNotFoundError(f"there is no Zarr array at {without_secrets(address)}.")
 
 
 def open_store(address: str, storage_options: dict[str, Any]) -> tuple[Store, str]:

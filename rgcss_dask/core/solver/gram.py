@@ -15,7 +15,7 @@ from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.solver import kernels
 from rgcss_dask.core.solver.pool import Pool
-from rgcss_dask.core.threads import single_threaded_blas
+from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]

@@ -24,7 +24,7 @@ from rgcss_dask.core.solver.gram import (
 )
 from rgcss_dask.core.solver.pool import Pool
 from rgcss_dask.core.solver.recurrence import Candidate, Residual, gain
-from rgcss_dask.core.threads import single_threaded_blas
+from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 

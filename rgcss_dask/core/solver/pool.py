@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from rgcss_dask.core.threads import available_cpus
+from rgcss_dask.runtime.cpus import available_cpus
 
 
 class Pool:

@@ -1,0 +1,316 @@
+"""Moments on disk: a Zarr group with checksums, a format number and a record of where they came from."""
+
+from __future__ import annotations
+
+import json
+import uuid
+import zlib
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from threadpoolctl import threadpool_info
+from zarr.abc.store import Store
+from zarr.errors import ContainsArrayError
+from zarr.storage import LocalStore
+
+from rgcss_dask.archive.ownership import ATTRIBUTE, VERSION, drop_checkpoints, drop_versions, refuse_foreign
+from rgcss_dask.core.moments import ARRAYS, Moments
+from rgcss_dask.core.precision import doubt_of_values
+from rgcss_dask.io.claim import claimed, refuse_lost
+from rgcss_dask.io.files import Folder, is_url
+from rgcss_dask.io.retry import StoreError
+from rgcss_dask.io.zarr_store import CODECS, FreshStore, url_store
+from rgcss_dask.sources.zarr import MissingChunkError, strict_group
+
+FORMAT = 1
+CHUNK_BYTES = 2**25
+PACKAGES = ("rgcss-dask", "numpy", "scipy", "dask", "zarr")
+
+
+@dataclass(frozen=True)
+class Record:
+    """Where moments came from, as far as it is known: all of it is JSON."""
+
+    source: dict[str, Any]  # address, shape, dtype and the rows taken; empty for moments saved by hand
+    options: dict[str, Any]
+    fingerprint: dict[str, Any]
+    spans: list[list[Any]]  # [start, stop, crc, stamp] of each span read
+    history: list[str]  # what was done, when
+    # Not in archives of earlier versions:
+    weights: list[int] = field(default_factory=list)  # CRC-32 of the weights of each span, if there are weights
+    groups: list[int] = field(default_factory=list)  # number of each group, if some were left without rows
+    lineage: list[str] = field(default_factory=list)  # versions of archives whose rows are in it, its own last
+
+    @classmethod
+    def empty(cls, note: str) -> Record:
+        """Return the record of moments whose rows are not known."""
+        return cls({}, {}, {}, [], [dated(note)])
+
+
+def save(moments: Moments, path: str | Path, *, storage_options: dict[str, Any] | None = None) -> None:
+    """Write moments to a Zarr group at a path or fsspec URL.
+
+    A reader finds the archive that was there before or the new one, never a mixture; the moments are
+    as they were, bit for bit, when they are loaded again. A path with anything but an archive is refused.
+    """
+    folder = folder_of(path, storage_options)
+    refuse_foreign(folder)
+    with claimed(folder):
+        write(folder, moments, Record.empty("saved"))
+
+
+def load(path: str | Path, *, storage_options: dict[str, Any] | None = None) -> Moments:
+    """Read moments from an archive; a damaged one is an error."""
+    return read(folder_of(path, storage_options))[0]
+
+
+def refuse_imputed(record: Record, address: str, verb: str) -> None:
+    """Gaps that were filled with one mean cannot be filled with another later."""
+    if record.options.get("nan") == "mean":
+        raise ValueError(
+            f"cannot {verb} {address}: its gaps were filled with the mean of its own rows (nan='mean'), and the "
+            "mean of more rows is another. Scan all sources in one pass: scan([first, second], nan='mean')."
+        )
+
+
+def folder_of(path: str | Path, storage_options: dict[str, Any] | None = None) -> Folder:
+    """Return the folder of an archive."""
+    address = str(path)
+    return Folder(address if is_url(address) else str(Path(address).expanduser().absolute()), storage_options or {})
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A version that was written, perhaps by a worker, and is not yet what an archive says it holds."""
+
+    name: str
+    head: dict[str, Any]
+    files: int
+
+
+def write(folder: Folder, moments: Moments, record: Record) -> None:
+    """Write a new version beside the old one, then point the group at it in one step."""
+    begin(folder)
+    publish(folder, write_draft(folder, moments), record)
+
+
+def begin(folder: Folder) -> zarr.Group:
+    """Return the group of an archive, made if it is not there: the mark of a folder to which drafts are written."""
+    refuse_lost(folder)
+    return zarr.open_group(_store(folder, read_only=False), mode="a", zarr_format=3)
+
+
+def write_draft(folder: Folder, moments: Moments) -> Draft:
+    """Write a version that nobody reads yet, under a name of its own; whoever holds the claim may publish it.
+
+    A worker does no more than this: the one that asked may be dead, and another may have finished the archive since.
+    """
+    name = f"v{uuid.uuid4().hex[:12]}"
+    fresh = FreshStore(_store(folder.within(name), read_only=False))
+    head = _write_moments(zarr.create_group(fresh, zarr_format=3), moments)
+    return Draft(name, head, folder.count(name))
+
+
+def is_whole(folder: Folder, draft: Draft) -> bool:
+    """Tell whether all files of a draft are seen from here."""
+    return folder.count(draft.name) == draft.files
+
+
+def publish(folder: Folder, draft: Draft, record: Record) -> None:
+    """Point the group at a draft that is whole, and remove the other versions; only who holds the claim may."""
+    root = begin(folder)
+    content: dict[str, Any] = {
+        "current": draft.name,
+        "moments": draft.head,
+        "record": asdict(replace(record, lineage=[*record.lineage, draft.name])),
+        "versions": _versions(),
+        "date": dated(""),
+    }
+    if not is_whole(folder, draft):
+        raise RuntimeError(
+            f"files of {folder.address}/{draft.name} were removed while it was written. Make the same call again, when "
+            "nobody else works on this archive."
+        )
+    refuse_lost(folder)
+    root.attrs[ATTRIBUTE] = {"format": FORMAT, "crc32": _crc(content), **content}
+    drop_versions(folder, draft.name)
+
+
+def tidy(folder: Folder, record: Record) -> None:
+    """Remove what a call left that was killed after its result had been written; only with the claim."""
+    drop_versions(folder, record.lineage[-1])
+    drop_checkpoints(folder)
+
+
+def read(folder: Folder) -> tuple[Moments, Record]:
+    """Read an archive and its record."""
+    content = _required(folder)
+    while True:
+        try:
+            group = zarr.open_group(_store(folder, read_only=True), path=content["current"], mode="r")
+            return _read_moments(strict_group(group), content["moments"]), Record(**content["record"])
+        except (StoreError, PermissionError):
+            raise
+        except Exception as error:  # whatever a codec may raise
+            seen, content = content["current"], _required(folder)
+            if content["current"] == seen:  # otherwise a writer has put a new version in the place of this one
+                raise _broken(folder, error) from error
+
+
+def _broken(folder: Folder, error: Exception) -> ValueError:
+    if isinstance(error, MissingChunkError | FileNotFoundError | KeyError):
+        return ValueError(f"the archive {folder.address} is incomplete: a part of it was removed.")
+    return _damaged(folder, str(error))
+
+
+def _damaged(folder: Folder, reason: str) -> ValueError:
+    return ValueError(f"the archive {folder.address} is damaged: {' '.join(reason.split()).rstrip('.')}.")
+
+
+def require(folder: Folder) -> Record:
+    """Read the record of an archive that must be there."""
+    return Record(**_required(folder)["record"])
+
+
+def read_record(folder: Folder) -> Record | None:
+    """Read the record of an archive, or None if there is none or it is not finished."""
+    content = _look(folder)
+    return None if content is None else Record(**content["record"])
+
+
+def _required(folder: Folder) -> dict[str, Any]:
+    content = _look(folder)
+    if content is None:
+        raise FileNotFoundError(
+            f"there is no finished archive of moments at {folder.address}. Make one with scan(..., archive=path)."
+        )
+    return content
+
+
+def _look(folder: Folder) -> dict[str, Any] | None:
+    """Read what an archive says of itself, in one look: record and moments of the same version."""
+    try:
+        root = zarr.open_group(_store(folder, read_only=True), mode="r")
+    except (FileNotFoundError, ContainsArrayError):
+        return None
+    except OSError:
+        raise
+    except Exception as error:  # whatever Zarr says of metadata that it cannot make sense of
+        raise _damaged(folder, f"its zarr.json cannot be read ({type(error).__name__}: {error})") from error
+    return None if _current(root) is None else _content(root, folder)
+
+
+def dated(note: str) -> str:
+    """Put the date before a note."""
+    return f"{datetime.now(UTC).isoformat(timespec='seconds')} {note}".rstrip()
+
+
+def _store(folder: Folder, *, read_only: bool) -> Store:
+    if folder.is_local:
+        return LocalStore(folder.root, read_only=read_only)
+    return url_store(folder.url, folder.storage_options, read_only=read_only, retry=folder.retry)
+
+
+def _current(root: zarr.Group) -> str | None:
+    content = root.attrs.get(ATTRIBUTE)
+    return content.get("current") if isinstance(content, dict) else None
+
+
+def _content(root: zarr.Group, folder: Folder) -> dict[str, Any]:
+    content: dict[str, Any] = dict(root.attrs[ATTRIBUTE])  # type: ignore[arg-type]
+    found, crc = content.pop("format", None), content.pop("crc32", None)
+    if isinstance(found, int) and found != FORMAT:
+        raise ValueError(
+            f"the archive {folder.address} has format {found}; this version of the package reads format {FORMAT}. "
+            "Use the version that wrote it (see 'versions' in its attributes), or scan again."
+        )
+    if found is None or crc != _crc(content):
+        raise _damaged(folder, "its attributes do not fit their checksum")
+    if not VERSION.fullmatch(str(content["current"])):  # it becomes a path
+        raise _damaged(folder, f"it names {content['current']!r} as its current version")
+    content["record"].setdefault("lineage", [content["current"]])  # of the oldest archives
+    return content
+
+
+def _crc(content: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
+    """Write the arrays, parts in groups of their own, and return the numbers beside them."""
+    for name in ARRAYS:
+        values = getattr(moments, name)
+        rows = max(1, CHUNK_BYTES // (8 * moments.n))
+        group.create_array(
+            name,
+            data=values,
+            chunks=(min(rows, moments.n), moments.n) if values.ndim == 2 else values.shape,
+            compressors=CODECS,
+            config={"write_empty_chunks": True},  # a chunk of zeros that is not there could not be told from a lost one
+        )
+    head: dict[str, Any] = {k: getattr(moments, k) for k in ("rows", "weight", "exact", "dropped")}
+    head |= {"columns": moments.n, "arrays": list(ARRAYS)}
+    head["names"] = None if moments.names is None else list(moments.names)
+    for kind in ("folds", "groups"):
+        parts = [replace(part, names=None) for part in getattr(moments, kind)]  # once is enough
+        head[kind] = [_write_moments(group.create_group(f"{kind}/{i}"), part) for i, part in enumerate(parts)]
+    return head
+
+
+def _read_moments(group: zarr.Group, head: dict[str, Any]) -> Moments:
+    n = head.get("columns", group["shift"].shape[0])  # type: ignore[union-attr]  # not in the oldest archives
+    names = head.get("arrays", ("shift", "total", "product"))
+    stored = {name: _array(group, name, (n, n) if name == "product" else (n,)) for name in names}
+    arrays = {name: np.asarray(array[...]) for name, array in stored.items()}
+    parts = {
+        kind: tuple(_read_moments(_subgroup(group, f"{kind}/{i}"), part) for i, part in enumerate(head[kind]))
+        for kind in ("folds", "groups")
+    }
+    if "rounding" not in arrays:  # written before there was one
+        arrays["rounding"] = np.zeros_like(arrays["shift"])
+        if not head["exact"]:
+            arrays["rounding"] += doubt_of_values(head["weight"], arrays["shift"])
+    return Moments(
+        rows=head["rows"],
+        weight=head["weight"],
+        shift=arrays["shift"],
+        total=arrays["total"],
+        product=arrays["product"],
+        rounding=arrays["rounding"],
+        exact=head["exact"],
+        dropped=head["dropped"],
+        names=None if head["names"] is None else tuple(head["names"]),
+        folds=parts["folds"],
+        groups=parts["groups"],
+    )
+
+
+def _array(group: zarr.Group, name: str, shape: tuple[int, ...]) -> zarr.Array[Any]:
+    """Return an array whose shape is known: its own metadata have no checksum."""
+    array = group[name]
+    if not isinstance(array, zarr.Array):
+        raise KeyError(name)
+    if array.shape != shape or array.dtype != np.float64:
+        raise ValueError(f"{name} must be float64 of shape {shape}; its metadata say {array.dtype} of {array.shape}")
+    return array
+
+
+def _subgroup(group: zarr.Group, name: str) -> zarr.Group:
+    found = group[name]
+    if not isinstance(found, zarr.Group):
+        raise KeyError(name)
+    return found
+
+
+def _versions() -> dict[str, Any]:
+    blas = [
+        {k: info.get(k) for k in ("internal_api", "version", "architecture")}
+        for info in threadpool_info()
+        if info.get("user_api") == "blas"
+    ]
+    return {**{name: version(name) for name in PACKAGES}, "blas": blas}

@@ -1,0 +1,120 @@
+"""Checkpoints of a running pass: the sums of finished nodes, each in one file that proves itself whole."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core.gaps import Gaps
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.partial_sums import PartialSums, PartSums, Read
+from rgcss_dask.io.files import Folder
+
+FORMAT = 2
+KINDS: dict[str, type[Moments] | type[Gaps]] = {"moments": Moments, "gaps": Gaps}
+SYMMETRIC = ("product", "present")  # only the upper triangle is written
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of one pass, in a folder of their own."""
+
+    folder: Folder
+
+    def has(self, name: str) -> bool:
+        """Look for a checkpoint."""
+        return self.folder.exists(f"{name}.part")
+
+    def names(self) -> set[str]:
+        """List the checkpoints there are."""
+        return {name.removesuffix(".part") for name in self.folder.names() if name.endswith(".part")}
+
+    def save(self, name: str, parts: PartialSums) -> None:
+        """Write a checkpoint; a reader finds all of it or nothing."""
+        pieces: list[memoryview] = []
+        entries = [_entry(key, value, pieces) for key, value in parts.sums.items()]
+        crc = 0
+        for piece in pieces:
+            crc = zlib.crc32(piece, crc)
+        head = {"format": FORMAT, "crc": crc, "reads": parts.reads, "sums": entries}
+        line = json.dumps(head).encode()
+        self.folder.write(f"{name}.part", f"{zlib.crc32(line):08x} ".encode() + line + b"\n", *pieces)
+
+    def load(self, name: str) -> PartialSums | None:
+        """Read a checkpoint back, or None if there is none."""
+        data = self.folder.read(f"{name}.part")
+        return None if data is None else _decode(data, f"{self.folder.address}/{name}.part")
+
+    def drop(self, names: list[str]) -> None:
+        """Remove checkpoints that a later one stands for."""
+        for name in names:
+            self.folder.remove(f"{name}.part")
+
+
+def _entry(key: tuple[str, int], value: PartSums, pieces: list[memoryview]) -> dict[str, Any]:
+    """Describe a sum, and append its arrays to the pieces."""
+    entry: dict[str, Any] = {
+        "key": key,
+        "kind": "gaps" if isinstance(value, Gaps) else "moments",
+        "n": value.n,
+    }
+    for field in fields(value):
+        content = getattr(value, field.name)
+        if not isinstance(content, np.ndarray):
+            if isinstance(content, bool | int | float):
+                entry[field.name] = content
+        elif field.name in SYMMETRIC:
+            pieces.extend(row[i:].data.cast("B") for i, row in enumerate(content))
+        else:
+            pieces.append(np.ascontiguousarray(content).data.cast("B"))
+    return entry
+
+
+def _decode(data: bytes, where: str) -> PartialSums:
+    line, _, body = data.partition(b"\n")
+    if line[:8] != f"{zlib.crc32(line[9:]):08x}".encode():
+        raise ValueError(f"the checkpoint {where} is damaged. Remove this file and run the pass again.")
+    head = json.loads(line[9:])
+    if head["format"] != FORMAT:
+        raise ValueError(
+            f"the checkpoint {where} has format {head['format']}; this version reads {FORMAT}. Use the version "
+            "that wrote it, or remove the checkpoints and run the pass again."
+        )
+    if zlib.crc32(body) != head["crc"]:
+        raise ValueError(f"the checkpoint {where} is damaged. Remove this file and run the pass again.")
+    values = np.frombuffer(body)
+    sums: dict[tuple[str, int], PartSums] = {}
+    for entry in head["sums"]:
+        sums[entry["key"][0], entry["key"][1]], values = _sum(entry, values)
+    return PartialSums(sums, tuple(Read(*read) for read in head["reads"]))
+
+
+def _sum(entry: dict[str, Any], values: NDArray[np.float64]) -> tuple[PartSums, NDArray[np.float64]]:
+    """Rebuild one sum from the front of the values, and return the rest of them."""
+    kind, n = KINDS[entry["kind"]], int(entry["n"])
+    found: dict[str, Any] = {}
+    for field in fields(kind):
+        if field.name in entry:
+            found[field.name] = entry[field.name]
+        elif field.name in SYMMETRIC:
+            found[field.name], values = _square(values, n), values[n * (n + 1) // 2 :]
+        elif field.name == "cross":
+            found[field.name], values = values[: n * n].reshape(n, n).copy(), values[n * n :]
+        elif field.name in ("shift", "total", "rounding"):
+            found[field.name], values = values[:n].copy(), values[n:]
+    return kind(**found), values
+
+
+def _square(values: NDArray[np.float64], n: int) -> NDArray[np.float64]:
+    G = np.empty((n, n))
+    start = 0
+    for i in range(n):
+        row = values[start : start + n - i]
+        G[i, i:], G[i:, i] = row, row
+        start += n - i
+    return G

@@ -1,0 +1,85 @@
+"""Archives added up, each once, also onto one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from rgcss_dask.archive.archive import Record, dated, folder_of, read, refuse_imputed, write
+from rgcss_dask.archive.ownership import drop_versions, refuse_foreign
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.io.claim import claimed
+from rgcss_dask.io.files import Folder
+from rgcss_dask.io.outputs import Places, refuse_inputs
+from rgcss_dask.io.safe_text import without_secrets
+
+Found = list[tuple[Moments, Record]]
+
+
+def merge(
+    paths: Sequence[str | Path], into: str | Path | None = None, *, storage_options: dict[str, Any] | None = None
+) -> Moments:
+    """Add up archives of the same columns, as if their rows had been one matrix.
+
+    Parameters
+    ----------
+    paths : archives with the same columns and the same numbers of folds and groups. They are not changed.
+    into : where to write the result, if anywhere. It may be one of the archives, to which the others are then added,
+        each once: the same call again adds nothing. That archive can still be appended to.
+    """
+    if len(paths) == 0:
+        raise ValueError("merging needs at least one archive; got an empty list.")
+    if into is None:
+        return _sum(_read_all(paths, storage_options))
+    onto = [path for path in paths if Places([path]).touched(into).startswith("is ")]
+    if len(onto) > 1:
+        raise ValueError(f"an archive to which others are added must be named once; got {into} {len(onto)} times.")
+    folder = folder_of(into, storage_options)
+    refuse_foreign(folder)
+    refuse_inputs(into, [path for path in paths if path not in onto])
+    words = "merged from " + ", ".join(without_secrets(path) for path in paths)
+    if onto:
+        with claimed(folder):  # before reading: what another process adds meanwhile would be lost
+            return _add(folder, paths, _read_all(paths, storage_options), paths.index(onto[0]), words)
+    found = _read_all(paths, storage_options)
+    moments = _sum(found)
+    lineage = [one for _, record in found for one in record.lineage]
+    with claimed(folder):
+        write(folder, moments, replace(Record.empty(words), lineage=lineage))
+    return moments
+
+
+def _add(folder: Folder, paths: Sequence[str | Path], found: Found, index: int, words: str) -> Moments:
+    """Add archives to one of them, unless an earlier call has done so and was killed after that."""
+    moments, base = found[index]
+    others = [(path, record) for i, (path, (_, record)) in enumerate(zip(paths, found, strict=True)) if i != index]
+    within = [path for path, record in others if set(record.lineage) & set(base.lineage)]
+    if all(record.lineage[-1] in base.lineage for _, record in others):
+        drop_versions(folder, base.lineage[-1])
+        return moments
+    if within:
+        raise ValueError(
+            f"rows are counted once; those of {within[0]}, or some of them, are in {folder.address} already. Leave it "
+            "out, or merge the archives from which they came into another one."
+        )
+    lineage = [*base.lineage, *(one for _, record in others for one in record.lineage)]
+    # No single scan has this fingerprint; spans and options stay, by which rows can be appended.
+    merged = [*base.fingerprint.get("merged", []), *(record.lineage[-1] for _, record in others)]
+    fingerprint, history = {**base.fingerprint, "merged": merged}, [*base.history, dated(words)]
+    moments = _sum(found)
+    write(folder, moments, replace(base, fingerprint=fingerprint, history=history, lineage=lineage))
+    return moments
+
+
+def _read_all(paths: Sequence[str | Path], storage_options: dict[str, Any] | None) -> Found:
+    found = [read(folder_of(path, storage_options)) for path in paths]
+    for path, (_, record) in zip(paths, found, strict=True):
+        refuse_imputed(record, str(path), "merge")
+    return found
+
+
+def _sum(found: Found) -> Moments:
+    return reduce(Moments.merge, [moments for moments, _ in found])

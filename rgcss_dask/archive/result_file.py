@@ -1,0 +1,168 @@
+"""A result as one JSON file that stands alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rgcss_dask.core import evaluate
+from rgcss_dask.core.objective import objective_named
+from rgcss_dask.core.result import Result, Trust, Tuning
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.io.files import Folder, place_of
+from rgcss_dask.io.outputs import refuse_others
+from rgcss_dask.io.safe_text import kept, without_secrets
+
+FORMAT = 2  # with a checksum of the content, which format 1 did not have
+OLDEST = 1
+KIND = "rgcss_dask result"
+
+
+def save_result(result: Result, path: str | Path, *, overwrite: bool = False) -> None:
+    """Write a result as JSON, in one step: a reader finds the old file or the new one.
+
+    A result that is there is replaced; any other file only with ``overwrite``.
+    """
+    folder, name = result_place(path, overwrite=overwrite)
+    content = {**_encoded(asdict(replace(result, provenance=kept(result.provenance)))), "sentence": result.sentence}
+    del content["selection"]["all_names"]  # they are those of the result
+    if result.selection.mu_rest is None:  # earlier versions do not know it
+        del content["selection"]["mu_rest"]
+    content = {"kind": KIND, "format": FORMAT, "crc32": _crc(content), **content}
+    folder.write(name, json.dumps(content, indent=1).encode())
+
+
+def result_place(path: str | Path, *, overwrite: bool = False) -> tuple[Folder, str]:
+    """Return where to write a result, or say why not there."""
+    return refuse_others(path, f'"kind": "{KIND}"'.encode(), "a result", overwrite=overwrite)
+
+
+def load_result(path: str | Path) -> Result:
+    """Read a result; a file that is something else, or damaged, is an error that says so."""
+    folder, name = place_of(path)
+    where, text = without_secrets(path), folder.read(name)
+    if text is None:
+        raise FileNotFoundError(f"there is no result at {where}. Make one with `rgcss select ... -o {where}`.")
+    try:
+        content = dict(json.loads(text))
+        kind, found = content.pop("kind"), content.pop("format")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError(f"{where} is not a result of `rgcss select`, or it is damaged.") from None
+    if kind != KIND or found not in range(OLDEST, FORMAT + 1):
+        raise ValueError(
+            f"{where} has kind {kind!r} and format {found}; this version reads {KIND!r}, format {OLDEST} or {FORMAT}."
+        )
+    try:
+        if found > OLDEST and content.pop("crc32") != _crc(content):
+            raise ValueError("its content does not fit its checksum")
+        del content["sentence"]
+        return _checked(_result(_decoded(content)))
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, zlib.error) as error:
+        raise ValueError(f"the result {where} is damaged: {error}. Make it again with `rgcss select`.") from None
+
+
+def _crc(content: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+def _result(content: dict[str, Any]) -> Result:
+    content = _tupled(content)
+    content["selection"] = Selection(**_tupled(content["selection"]), all_names=content["names"])
+    content["condition"] = evaluate.Condition(**content["condition"])
+    content["tuning"] = content["tuning"] and Tuning(**content["tuning"])
+    content["trust"] = content["trust"] and Trust(**content["trust"])
+    return Result(**content)
+
+
+def _checked(result: Result) -> Result:
+    """Refuse what no selection can have made: shapes that do not fit together, columns that are not there."""
+    picked, tuning = result.selection, result.tuning
+    columns, n, k = picked.columns, picked.n, len(picked.columns)
+    lams, most = (0, 0) if tuning is None else (len(tuning.lams), tuning.mean.shape[1])
+    if columns.dtype.kind not in "iu" or columns.ndim != 1 or len(np.unique(columns)) != k:
+        raise ValueError("its columns must be different whole numbers")
+    if type(n) is not int or n < 1 or np.any((columns < 0) | (columns >= n)):
+        raise ValueError(f"its columns must be between 0 and {n} - 1")
+    for owner, shape, names in (
+        (picked, (k,), ("loss", "bound", "rounding")),
+        (picked, (n,), ("mu", "sigma", "mu_rest")),
+        (result, (n,), ("mean", "spread", "column_norm", "column_loss", "spectrum")),
+        (result, (k,), ("paper_bound",)),
+        (result, (k, n), ("weights",)),
+        (result.trust, (n,), ("frequency",)),
+        (tuning, (lams,), ("lams",)),
+        (tuning, (lams, most), ("mean", "error")),
+    ):
+        for name in names:
+            _check_array(name, getattr(owner, name, None), shape)
+    for what, entries, count in (("names", result.names, n), ("names of picks", picked.names, k)):
+        if entries is not None and (len(entries) != count or not all(isinstance(entry, str) for entry in entries)):
+            raise ValueError(f"it must have {count} {what}")
+    _check_number("lam", picked.lam)
+    _check_number("start", picked.start)
+    _check_number("rows", result.rows)
+    _check_number("weight", result.weight)
+    objective_named(picked.objective)
+    return result
+
+
+def _check_array(name: str, values: Any, shape: tuple[int, ...]) -> None:
+    """Refuse another shape than the picks and columns call for, and what is not a number; None was not asked for."""
+    if values is None:
+        return
+    if not isinstance(values, np.ndarray) or values.dtype.kind != "f" or values.shape != shape:
+        raise ValueError(f"its {name} must have shape {shape}")
+    if name != "rounding" and not np.all(np.isfinite(values)):  # rounding may have moved a loss by any amount
+        raise ValueError(f"its {name} must be finite")
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
+        raise ValueError(f"its {name} must be a number of 0 or more; it is {value!r}")
+
+
+def _tupled(content: dict[str, Any]) -> dict[str, Any]:
+    names = content["names"]
+    return {**content, "names": None if names is None else tuple(names)}
+
+
+def _encoded(value: Any) -> Any:
+    """Turn arrays into JSON: short ones as numbers that can be read, long ones packed, all without losing a bit."""
+    if isinstance(value, dict):
+        return {key: _encoded(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        if value.size <= 4096 and value.ndim == 1:
+            return {"array": value.tolist(), "dtype": value.dtype.str}
+        packed = base64.b64encode(zlib.compress(np.ascontiguousarray(value).tobytes(), 6)).decode()
+        return {"packed": packed, "dtype": value.dtype.str, "shape": list(value.shape)}
+    if isinstance(value, np.generic):
+        return value.item()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _decoded(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"array", "dtype"}:
+        return np.array(value["array"], dtype=_numbers(value["dtype"]))
+    if value.keys() == {"packed", "dtype", "shape"}:
+        dtype, shape = _numbers(value["dtype"]), tuple(int(size) for size in value["shape"])
+        wanted = math.prod(shape) * dtype.itemsize
+        # No more than the shape calls for: a few bytes may stand for gigabytes.
+        data = zlib.decompressobj().decompress(base64.b64decode(value["packed"], validate=True), wanted + 1)
+        return np.frombuffer(data, dtype=dtype).reshape(shape)
+    return {key: _decoded(item) for key, item in value.items()}
+
+
+def _numbers(code: Any) -> np.dtype[Any]:
+    dtype = np.dtype(code)
+    if dtype.kind not in "iuf":
+        raise ValueError(f"an array of {dtype} is not one of numbers")
+    return dtype

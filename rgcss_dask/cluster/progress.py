@@ -1,0 +1,147 @@
+"""How far a pass has come: a bar for people, a callback for programs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from rgcss_dask.core.plan import size
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a pass."""
+
+    rows: int  # read so far, resumed ones included
+    total_rows: int
+    row_bytes: int
+    seconds: float  # since the pass began
+    resumed_rows: int = 0  # of them found in checkpoints
+    spans: int = 0  # finished in this run
+    total_spans: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the rows read so far."""
+        return self.rows * self.row_bytes
+
+    @property
+    def rate(self) -> float:
+        """Rows read in a second by this run."""
+        return (self.rows - self.resumed_rows) / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time until the end at this rate, or None before there is one."""
+        return (self.total_rows - self.rows) / self.rate if self.rate > 0 else None
+
+
+Callback = Callable[[Progress], None]
+
+
+class Reporter:
+    """Adds up what tasks report, and tells whoever wants to know."""
+
+    def __init__(self, tell: Callback, *, rows: int, row_bytes: int, spans: int) -> None:
+        self._tell = tell
+        self._began = time.perf_counter()
+        self._total_rows, self._row_bytes, self._total_spans = rows, row_bytes, spans
+        self._rows = self._resumed = self._spans = 0
+        self._lock = threading.Lock()
+
+    def add(self, rows: int, *, spans: int = 0, resumed: bool = False) -> None:
+        """Count rows read, or found in a checkpoint; called from any thread."""
+        with self._lock:
+            # A span of a killed worker is read twice and is still one span.
+            self._rows = min(self._rows + rows, self._total_rows)
+            self._resumed += rows if resumed else 0
+            self._spans += spans
+            self._tell(self._state())
+
+    def finish(self) -> None:
+        """Tell that all rows are read; the last reports of a cluster may come after its result."""
+        with self._lock:
+            self._rows = self._total_rows
+            self._tell(self._state())
+
+    def _state(self) -> Progress:
+        return Progress(
+            rows=self._rows,
+            total_rows=self._total_rows,
+            row_bytes=self._row_bytes,
+            seconds=time.perf_counter() - self._began,
+            resumed_rows=self._resumed,
+            spans=self._spans,
+            total_spans=self._total_spans,
+        )
+
+
+class BarDisplay:
+    """A line on the terminal: rows, bytes, rate and time left."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            console=console or Console(stderr=True),
+        )
+        self._task = self._bar.add_task("reading", total=1.0, figures="")
+
+    def __enter__(self) -> BarDisplay:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, state: Progress) -> None:
+        """Show a state."""
+        self._bar.update(self._task, total=state.total_rows, completed=state.rows, figures=figures(state))
+
+
+def figures(state: Progress) -> str:
+    """Write rows, bytes, rate and time left in one line."""
+    left = state.seconds_left
+    parts = [
+        f"{state.rows:,} of {state.total_rows:,} rows",
+        size(state.bytes),
+        f"{size(int(state.rate * state.row_bytes))}/s",
+    ]
+    return ", ".join(parts) + ("" if left is None else f", {left:.0f} s left")
+
+
+class _Quiet:
+    def __enter__(self) -> Callback:
+        return lambda state: None
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+
+class _Told(_Quiet):
+    def __init__(self, callback: Callback) -> None:
+        self._callback = callback
+
+    def __enter__(self) -> Callback:
+        return self._callback
+
+
+def display(progress: bool | Callback | None) -> _Quiet | BarDisplay:
+    """Choose: a callback, a bar if asked for (or by default on a terminal), or nothing."""
+    if callable(progress):
+        return _Told(progress)
+    wanted = sys.stderr.isatty() if progress is None else progress
+    return BarDisplay() if wanted else _Quiet()

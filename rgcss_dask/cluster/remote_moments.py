@@ -1,0 +1,300 @@
+"""Moments that stay on a Dask worker, and the handle that stands for them in other processes."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from distributed import Client, Future, Worker
+from numpy.typing import NDArray
+
+from rgcss_dask.archive import archive as archives
+from rgcss_dask.cluster.execution import ClusterReport, Graph, run_on_cluster
+from rgcss_dask.cluster.progress import Reporter
+from rgcss_dask.cluster.waiting import await_done, patience, settled
+from rgcss_dask.compat import CommClosedError
+from rgcss_dask.core.moments import ARRAYS, Moments
+from rgcss_dask.io.files import Folder
+
+Array = NDArray[np.float64]
+PartPath = tuple[tuple[str, int], ...]  # () for all rows, (("folds", 2),) for a part of them
+
+# What of moments is known without their arrays and parts.
+NUMBERS = ("rows", "weight", "exact", "dropped", "names")
+# Bytes of a matrix sent at once, so that no single message stalls an event loop.
+BLOCK_BYTES = 2**24
+# How often the moments are made again after the worker that had them was lost.
+TRIES = 5
+
+
+@dataclass(frozen=True)
+class MomentsSummary:
+    """What is known of moments without their arrays."""
+
+    rows: int
+    weight: float
+    n: int
+    exact: bool
+    dropped: int
+    names: tuple[str, ...] | None
+    folds: tuple[MomentsSummary, ...]
+    groups: tuple[MomentsSummary, ...]
+
+    @classmethod
+    def of(cls, moments: Moments) -> MomentsSummary:
+        """Describe moments and the parts kept apart."""
+        known: dict[str, Any] = {name: getattr(moments, name) for name in NUMBERS}
+        known |= {kind: tuple(cls.of(part) for part in getattr(moments, kind)) for kind in ("folds", "groups")}
+        return cls(n=moments.n, **known)
+
+    def build(self, arrays: dict[tuple[PartPath, str], Array], path: PartPath = ()) -> Moments:
+        """Make moments of arrays that were sent; parts of which none were sent are left out."""
+        parts = {
+            kind: tuple(
+                head.build(arrays, (*path, (kind, i)))
+                for i, head in enumerate(getattr(self, kind))
+                if ((*path, (kind, i)), "product") in arrays
+            )
+            for kind in ("folds", "groups")
+        }
+        known: dict[str, Any] = {name: getattr(self, name) for name in NUMBERS}
+        return Moments(**known | {name: arrays[path, name] for name in ARRAYS} | parts)
+
+
+def describe(result: tuple[Moments, Any]) -> tuple[MomentsSummary, Any]:
+    """Return what the client is told of a finished pass; the moments stay where they are."""
+    return MomentsSummary.of(result[0]), result[1]
+
+
+@dataclass(frozen=True)
+class HeldOnCluster:
+    """The place on a cluster where moments lie for as long as something here refers to them."""
+
+    client: Client
+    future: Future[Any]  # of (Moments, spans that were read)
+    archive: tuple[Folder, archives.Record] | None = None  # that has them too
+
+    def holders(self) -> list[str]:
+        """Return the workers that have the moments; if none has, they are computed again first."""
+        self.check_open()
+        for _ in range(TRIES):
+            found = list(self.client.who_has([self.future])[self.future.key])  # type: ignore[no-untyped-call]
+            if found:
+                return found
+            await_done(self.client, self.future)
+            if self.future.status == "error":
+                self.future.result()
+        raise _lost()
+
+    def check_open(self) -> None:
+        """Refuse to wait for a cluster that is gone."""
+        if not self.is_open:
+            raise _lost()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the cluster can be asked."""
+        return self.client.status == "running" and self.future.status != "cancelled"
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether only the archive is left."""
+        return not self.is_open and self.archive is not None
+
+    @cached_property
+    def archived(self) -> Moments | None:
+        """What the archive has, for when the cluster is gone."""
+        return None if self.archive is None else _read(*self.archive)[0]
+
+    def fetch(self, path: PartPath, name: str, n: int) -> Array:
+        """Bring an array of the moments, or of a part of them, to this process."""
+        if self.is_archive and self.archived is not None:
+            return getattr(part_of(self.archived, path), name)
+        try:
+            arrays = [self._block(path, name, start, stop) for start, stop in blocks(name, n)]
+        except ConnectionError:
+            if self.archived is None:
+                raise
+            return getattr(part_of(self.archived, path), name)
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+    def _block(self, path: PartPath, name: str, start: int, stop: int) -> Array:
+        return self.call(rows_of, self.future.key, path, name, start, stop)[1]
+
+    def call(self, function: Callable[..., Any], *args: Any) -> tuple[str, Any]:
+        """Return a worker that has the moments and what the function returns there; None counts as no answer.
+
+        Not a task: it would wait behind those that the worker has still to do.
+        """
+        began = time.monotonic()
+        while time.monotonic() - began < patience():  # a stopped worker takes no connection, and is given up only later
+            try:
+                worker = self.holders()[0]
+                found = self.client.run(function, *args, workers=[worker], on_error="return")
+            except CommClosedError as error:
+                raise _lost() from error
+            answer = found.get(worker)
+            if isinstance(answer, Exception) and not isinstance(answer, OSError):
+                raise answer  # by the function
+            if not isinstance(answer, Exception | None):
+                return worker, answer
+            time.sleep(0.5)  # it was lost, and the scheduler will know in a moment
+        raise _lost()
+
+
+def _lost() -> ConnectionError:
+    return ConnectionError(
+        "the moments were left on a Dask cluster that no longer answers. Use them while its client is open, bring "
+        "them here with moments.fetch() before it is closed, or scan with archive=... and load() them."
+    )
+
+
+def blocks(name: str, n: int) -> Iterator[tuple[int, int]]:
+    """Yield the row ranges in which an array is sent."""
+    step = n if name != "product" else max(1, BLOCK_BYTES // (8 * n))
+    for start in range(0, n, step):
+        yield start, min(start + step, n)
+
+
+def rows_of(key: str, path: PartPath, name: str, start: int, stop: int, dask_worker: Worker) -> Array | None:
+    """Return rows of an array that a worker has; None if it has not."""
+    found: Any = dask_worker.data.get(key)
+    return None if found is None else np.asarray(getattr(part_of(found[0], path), name)[start:stop])
+
+
+def part_of(moments: Moments, path: PartPath) -> Moments:
+    """Return the fold or group that a path leads to."""
+    for kind, index in path:
+        moments = getattr(moments, kind)[index]
+    return moments
+
+
+class RemoteMoments(Moments):
+    """Moments that lie on a worker: an array is fetched when it is first used, the numbers beside it are here.
+
+    All attributes and methods of `Moments` work, and what they return is an ordinary value of this process. The
+    cluster forgets the moments when the last handle is gone.
+    """
+
+    def __init__(self, held: HeldOnCluster, head: MomentsSummary, path: PartPath = ()) -> None:
+        self.__dict__.update({name: getattr(head, name) for name in NUMBERS}, held=held, head=head, path=path)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """What it stands for, as proxies say it: with other values, by `dataclasses.replace`, it is plain moments."""
+        return Moments
+
+    held: HeldOnCluster
+    head: MomentsSummary
+    path: PartPath
+
+    def fetch(self) -> Moments:
+        """Return plain moments with all parts, in the memory of this process."""
+        values = {field.name: getattr(self, field.name) for field in fields(Moments)}
+        values |= {kind: tuple(part.fetch() for part in values[kind]) for kind in ("folds", "groups")}
+        return Moments(**values)
+
+    @property
+    def n(self) -> int:
+        """Number of columns."""
+        return self.head.n
+
+    @cached_property
+    def shift(self) -> Array:
+        """What was subtracted before adding up, (n,)."""
+        return self.held.fetch(self.path, "shift", self.n)
+
+    @cached_property
+    def total(self) -> Array:
+        """Sums about the shift, (n,)."""
+        return self.held.fetch(self.path, "total", self.n)
+
+    @cached_property
+    def product(self) -> Array:
+        """Product sums about the shift, (n, n)."""
+        return self.held.fetch(self.path, "product", self.n)
+
+    @cached_property
+    def rounding(self) -> Array:
+        """What of each sum of squares may be rounding, (n,)."""
+        return self.held.fetch(self.path, "rounding", self.n)
+
+    @property
+    def folds(self) -> tuple[Moments, ...]:
+        """Handles of the folds."""
+        return self._parts("folds")
+
+    @property
+    def groups(self) -> tuple[Moments, ...]:
+        """Handles of the row groups."""
+        return self._parts("groups")
+
+    def _parts(self, kind: str) -> tuple[Moments, ...]:
+        if kind not in self.__dict__.setdefault("parts", {}):
+            heads = enumerate(getattr(self.head, kind))
+            parts = tuple(RemoteMoments(self.held, head, (*self.path, (kind, i))) for i, head in heads)
+            self.__dict__["parts"][kind] = parts
+        return self.__dict__["parts"][kind]
+
+    def __repr__(self) -> str:
+        return f"<Moments of {self.rows:,} rows and {self.n:,} columns, left on {self.held.client}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as plain moments: a copy may outlive the cluster."""
+        whole = self.fetch()
+        return Moments, tuple(getattr(whole, field.name) for field in fields(Moments))
+
+
+def left_on_cluster(
+    client: Client, graph: Graph, key: str, report: ClusterReport, reporter: Reporter
+) -> tuple[RemoteMoments, Any]:
+    """Make a pass on the cluster and return a handle of its moments, and the spans that were read."""
+    head_key = key.replace("moments", "head")
+    (head, reads), (future,) = run_on_cluster(
+        client, {**graph, head_key: (describe, key)}, head_key, report, reporter, keep=(key,)
+    )
+    return RemoteMoments(HeldOnCluster(client, future), head), reads
+
+
+def archived(moments: RemoteMoments, folder: Folder, record: archives.Record) -> Moments:
+    """Have the worker that has the moments write them to an archive, and return a handle of what the archive holds.
+
+    A handle of the pass itself would make the whole pass again if its worker were lost.
+    """
+    client, token = moments.held.client, uuid.uuid4().hex[:12]
+    made = moments.held.future
+    archives.begin(folder)
+    draft = settled(client, client.submit(_write, made, folder, key=f"rgcss-archive-{token}"), made)
+    if not archives.is_whole(folder, draft):  # by a worker that came later, where this process cannot see it
+        archives.write(folder, moments, record)
+        return moments
+    archives.publish(folder, draft, record)
+    return loaded(client, folder)
+
+
+def loaded(client: Client, folder: Folder) -> Moments:
+    """Load an archive on a worker and return a handle; load it here if the worker cannot see it."""
+    token = uuid.uuid4().hex[:12]
+    record = archives.require(folder)
+    future = client.submit(_read, folder, record, key=f"rgcss-moments-{token}")
+    head = client.submit(describe, future, key=f"rgcss-head-{token}")
+    try:
+        return RemoteMoments(HeldOnCluster(client, future, (folder, record)), settled(client, head, future)[0])
+    except FileNotFoundError:
+        return archives.read(folder)[0]
+
+
+def _write(result: tuple[Moments, Any], folder: Folder) -> archives.Draft:
+    return archives.write_draft(folder, result[0])
+
+
+def _read(folder: Folder, record: archives.Record) -> tuple[Moments, Any]:
+    moments, found = archives.read(folder)
+    if found.fingerprint != record.fingerprint:
+        raise ValueError(f"the archive {folder.address} was changed since these moments were scanned; load it anew.")
+    return moments, ()

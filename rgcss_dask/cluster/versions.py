@@ -1,0 +1,91 @@
+"""Whether every process of a cluster has this version of the package, found out before it is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from distributed import Client
+
+from rgcss_dask import __version__
+from rgcss_dask.cluster.waiting import address, run_on_scheduler
+from rgcss_dask.compat import ConnectionPool, dumps
+
+VERSION = __version__
+# Seconds to wait for a worker to tell its version; one that is stopped or cut off must not stop a pass.
+ANSWER_WITHIN = 10.0
+
+
+def make_probe() -> Callable[..., Any]:
+    """Return a function that tells the version of the package in the process it runs in.
+
+    Given the name of the module that does some work, it loads that, and tells the memory that the work may use.
+    It is defined inside another, and so pickled by value: it runs where the package is not installed. Where it is,
+    it is imported in a thread, because an event loop must not wait for that.
+    """
+    load = importlib.import_module
+    package = "rgcss_dask"
+
+    async def probe(version: str, work: str | None = None, dask_worker: Any = None) -> dict[str, Any]:
+        try:
+            found = getattr(load(package), "__version__", "of unknown version")
+        except ImportError:
+            return {"version": None, "free": 0}
+        if found != version or work is None:
+            return {"version": found, "free": 0}
+        placement = f"{package}.cluster.placement"
+        for module in (work, placement):
+            await load("asyncio").to_thread(load, module)
+        manager = getattr(dask_worker, "memory_manager", None)  # Dask gives a scheduler under this name too
+        limit = None if manager is None else manager.memory_limit
+        return {"version": found, "free": load(placement).free_memory(limit)}
+
+    return probe
+
+
+def check_version(found: str | None, place: str, wanted: str = VERSION) -> None:
+    """Refuse a process with another version, and name both."""
+    if found != wanted:
+        there = "not installed" if found is None else found
+        raise RuntimeError(
+            f"every process of a cluster needs the same version of rgcss_dask: here it is {wanted}, on {place} "
+            f"it is {there}. Install rgcss-dask=={wanted} there and start it again."
+        )
+
+
+def check_cluster(client: Client) -> None:
+    """Refuse a cluster in which the scheduler or a worker has another version."""
+    probe = make_probe()
+    found = run_on_scheduler(client, probe, VERSION)
+    check_version(found["version"], f"the scheduler {address(client)}")
+    for worker, answer in ask_workers(client, probe, VERSION).items():
+        check_version(answer["version"], f"the worker {worker}")
+
+
+def ask_workers(client: Client, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
+    """Return what a function returns on every worker that answers in time."""
+    parts: tuple[Any, ...] = (function, args, {})
+    asked = [dumps(part) for part in parts]  # type: ignore[no-untyped-call]
+    answers = run_on_scheduler(client, survey, *asked, ANSWER_WITHIN)
+    return {worker: answer for worker, answer in answers.items() if answer is not None}
+
+
+async def survey(probe: bytes, args: bytes, options: bytes, patience: float, dask_scheduler: Any) -> dict[str, Any]:
+    """Ask every worker; None for one that does not answer in time."""
+    pool = ConnectionPool(deserialize=True, connection_args=dask_scheduler.connection_args, server=dask_scheduler)
+    await pool.start()
+
+    async def ask(address: str) -> Any:
+        asked = pool(address).run(function=probe, args=args, kwargs=options)
+        try:
+            return (await asyncio.wait_for(asked, patience)).get("result")
+        except (OSError, TimeoutError):
+            return None
+
+    try:
+        workers = list(dask_scheduler.workers)
+        return dict(zip(workers, await asyncio.gather(*[ask(worker) for worker in workers]), strict=True))
+    finally:
+        await pool.close()

@@ -1,0 +1,1 @@
+"""Matrices made from files and from other matrices, out of core."""

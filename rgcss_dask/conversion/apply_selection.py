@@ -1,0 +1,169 @@
+"""A selection applied to a matrix that is too large for memory: the picked columns, or all rebuilt, as a new Zarr."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rgcss_dask.core.moments import column_indices
+from rgcss_dask.core.names import matching
+from rgcss_dask.core.plan import READ_BYTES, thinned
+from rgcss_dask.core.rebuild import Rebuild
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.io.matrix_writer import Told, write_matrix
+from rgcss_dask.io.outputs import refuse_inputs
+from rgcss_dask.sources.base import Source
+from rgcss_dask.sources.registry import open_source
+from rgcss_dask.sources.xarray import along
+
+ATTRIBUTE = "rgcss_dask_columns"  # of what is written: the numbers of its columns in the matrix it was taken from
+
+
+def write_reduced(
+    picked: Selection | ArrayLike,
+    source: Any,
+    path: str | Path,
+    *,
+    rows: str | None = None,
+    missing: str = "raise",
+    storage_options: dict[str, Any] | None = None,
+    told: Told | None = None,
+) -> int:
+    """Write the picked columns of a matrix to a new Zarr array, from the first to the last; return its rows.
+
+    A selection finds them by name where there are names, whatever their order in the matrix; they are written in
+    the order of the columns that were selected from.
+
+    Rows are read once, a few megabytes at a time, and written in chunks of some 16 MB with checksums. The array appears
+    when it is complete; an interrupted call can be made again and goes on, where the source can tell that its rows are
+    still the same, and begins anew otherwise.
+
+    Parameters
+    ----------
+    picked : a `Selection`, or the columns themselves, by index or by name.
+    source : the matrix, in anything that `scan` reads.
+    path : local path of the array to make.
+    rows : the dimension that is the rows, for a DataArray.
+    missing, storage_options : as in `scan`.
+    told : called with the number of rows after each chunk is written.
+    """
+    opened = _opened(source, rows, missing, storage_options)
+    refuse_inputs(path, opened.places)
+    columns = (
+        _whole(picked, opened)[np.sort(picked.columns)] if isinstance(picked, Selection) else _given(picked, opened)
+    )
+    if len(columns) == 0:
+        raise ValueError("there must be a column to write; none was picked.")
+    return write_matrix(
+        path,
+        _blocks(opened, lambda block: block[:, columns]),
+        len(columns),
+        opened.dtype,
+        made_from=lambda: _identity(opened, {"columns of": columns.tolist()}),
+        names=None if opened.names is None else [opened.names[i] for i in columns],
+        attributes={ATTRIBUTE: columns.tolist()},
+        told=told,
+    )
+
+
+def write_reconstruction(
+    picked: Selection,
+    weights: NDArray[np.float64],
+    source: Any,
+    path: str | Path,
+    *,
+    rows: str | None = None,
+    missing: str = "raise",
+    storage_options: dict[str, Any] | None = None,
+    told: Told | None = None,
+) -> int:
+    """Write all columns, rebuilt from the picked ones, to a new Zarr array; return its rows.
+
+    Centring and scaling are undone. Picked columns keep their values unless the objective is ``"all"``. As
+    `write_reduced` it works out of core and goes on where it was interrupted.
+
+    Parameters
+    ----------
+    picked : a `Selection`.
+    weights : (k, n) its weights, ``picked.weights(moments)``, or ``coef_`` of the estimator.
+    source : the whole matrix, or the picked columns alone as `write_reduced` writes them; in any order where they have
+        names.
+    path, rows, missing, storage_options, told : as in `write_reduced`.
+    """
+    opened = _opened(source, rows, missing, storage_options)
+    refuse_inputs(path, opened.places)
+    model = Rebuild.of(picked, np.asarray(weights, dtype=np.float64))
+    columns = _places(picked, model.columns, opened)
+    crc = zlib.crc32(np.ascontiguousarray(model.weights).data.cast("B"))
+    return write_matrix(
+        path,
+        _blocks(opened, lambda block: model(block[:, columns])),
+        picked.n,
+        model.dtype(opened.dtype),
+        made_from=lambda: _identity(
+            opened, {"rebuilt": model.columns.tolist(), "from": columns.tolist(), "weights": crc}
+        ),
+        names=picked.all_names or (opened.names if opened.shape[1] == picked.n else None),
+        told=told,
+    )
+
+
+def _opened(source: Any, rows: str | None, missing: str, storage_options: dict[str, Any] | None) -> Source:
+    source, _ = along(source, rows)
+    return open_source(source, missing=missing, storage_options=storage_options)
+
+
+def _whole(picked: Selection, source: Source) -> NDArray[np.intp]:
+    """Return where the columns that were selected from are in a matrix, (n,)."""
+    index = matching(picked.all_names, source.names, source.address)
+    if picked.n != source.shape[1]:
+        raise ValueError(
+            f"the matrix must have the {picked.n} columns that were chosen from; {source.address} has "
+            f"{source.shape[1]}."
+        )
+    return np.arange(picked.n) if index is None else index
+
+
+def _places(picked: Selection, columns: NDArray[np.intp], source: Source) -> NDArray[np.intp]:
+    """Return where the picked columns, ascending, are in the whole matrix or in one that has them alone, (k,)."""
+    if source.shape[1] != picked.k or picked.k == picked.n:
+        if source.shape[1] != picked.n and (picked.all_names is None or source.names is None):
+            raise ValueError(
+                f"the matrix must have the {picked.k} picked columns or all {picked.n}; {source.address} has "
+                f"{source.shape[1]}."
+            )
+        return _whole(picked, source)[columns]
+    names = None if picked.all_names is None else [picked.all_names[j] for j in columns]
+    index = matching(names, source.names, source.address)
+    return np.arange(picked.k) if index is None else index
+
+
+def _given(columns: ArrayLike, source: Source) -> NDArray[np.intp]:
+    given = np.atleast_1d(np.asarray(columns))
+    return np.sort(column_indices(given.tolist(), source.shape[1], source.names))
+
+
+def _blocks(source: Source, made: Callable[[NDArray[Any]], NDArray[Any]]) -> Callable[[int], Iterator[NDArray[Any]]]:
+    """Return what yields the rows from a given one on, made into what is written, whole chunks at a time."""
+    edges = thinned(source.cuts, max(1, READ_BYTES // source.geometry.row_bytes))
+
+    def blocks(start: int) -> Iterator[NDArray[Any]]:
+        for first, stop in pairwise(edges.tolist()):
+            if stop > start:
+                yield made(source.read(max(first, start), stop))
+
+    return blocks
+
+
+def _identity(source: Source, asked: dict[str, Any]) -> dict[str, Any] | None:
+    """Describe the rows and what is made of them, so that a draft made from others is not gone on with."""
+    stamps = source.stamps(np.array([0, source.shape[0]], dtype=np.int64))
+    return (
+        None if stamps is None else {"source": source.address, "shape": list(source.shape), "stamps": stamps, **asked}
+    )

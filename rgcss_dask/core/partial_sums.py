@@ -1,0 +1,204 @@
+"""What one span of rows adds up to: a sum for each fold and group, as one value that merges."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core.accumulate import Accumulator, NotFiniteError
+from rgcss_dask.core.gaps import Gaps
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.plan import Options
+from rgcss_dask.core.sparse_rows import SparseRows
+
+Key = tuple[str, int]  # ("rows", 0), ("fold", k) or ("group", g)
+PartSums = Moments | Gaps
+
+
+class Read(NamedTuple):
+    """A span that was read, and the CRC-32 of its rows and of their weights (0 when not asked for)."""
+
+    start: int
+    stop: int
+    crc: int
+    weights_crc: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class PartialSums:
+    """The sums of some rows, apart by fold and group, and which spans they came from."""
+
+    sums: dict[Key, PartSums]
+    reads: tuple[Read, ...]
+
+    def merge(self, other: PartialSums, *, overwrite: bool = False) -> PartialSums:
+        """Add up what both have, and keep what one of them has."""
+        sums = dict(self.sums)
+        for key, value in other.sums.items():
+            # mypy cannot see that one pass holds one kind of sums.
+            sums[key] = sums[key].merge(value, overwrite=overwrite) if key in sums else value  # type: ignore[arg-type]
+        return PartialSums(sums, tuple(sorted(self.reads + other.reads)))
+
+    def moments(self, options: Options, names: tuple[str, ...] | None) -> Moments:
+        """Fill the gaps if there are any, and put the parts together."""
+        apart = "fold" if options.folds else "group" if options.groups else "rows"
+        filled = self._filled(apart)
+        folds = tuple(filled["fold", k] for k in range(options.folds) if ("fold", k) in filled)
+        groups = tuple(filled["group", g] for g in range(options.groups) if ("group", g) in filled)
+        _check_all_there(folds, options.folds, "fold")
+        _check_all_there(groups, options.groups, "group")
+        whole = reduce(Moments.merge, [value for key, value in filled.items() if key[0] == apart])
+        if whole.weight <= 0:
+            raise ValueError(f"no row is left to add up; {whole.dropped:,} were dropped because of gaps.")
+        return replace(whole, names=names, folds=folds, groups=groups)
+
+    def _filled(self, apart: str) -> dict[Key, Moments]:
+        ordered = dict(sorted(self.sums.items()))
+        gaps = [v for k, v in ordered.items() if isinstance(v, Gaps) and k[0] == apart]
+        if not gaps:
+            return {k: v for k, v in ordered.items() if isinstance(v, Moments)}
+        mean = reduce(Gaps.merge, gaps).mean
+        return {k: v.fill(mean) for k, v in ordered.items() if isinstance(v, Gaps)}
+
+
+def _check_all_there(parts: tuple[Moments, ...], count: int, what: str) -> None:
+    if len(parts) < count or any(part.weight <= 0 for part in parts):
+        raise ValueError(
+            f"every {what} must get rows; {count} {what}s are too many for the rows there are. "
+            f"Ask for fewer {what}s, or another seed."
+        )
+
+
+@dataclass
+class Collector:
+    """Adds the blocks of one span to the sums of the parts they belong to."""
+
+    options: Options
+    dtype: np.dtype[Any]
+    rows: tuple[int, int]  # first and last row of those that the groups divide, mostly the pass
+    threads: int = 1  # for one product
+    _sums: dict[Key, Any] = field(default_factory=dict)
+    _dropped: dict[Key, int] = field(default_factory=dict)
+    _crc: int = 0
+    _weights_crc: int = 0
+
+    def add(
+        self, block: NDArray[Any] | SparseRows, start: int, weights: NDArray[Any] | None, mask: NDArray[np.bool_] | None
+    ) -> None:
+        """Add a block that begins at row ``start``; only rows of the mask, if there is one."""
+        if self.options.checksum:
+            self._crc = zlib.crc32(np.ascontiguousarray(block).data.cast("B"), self._crc)
+            if weights is not None:
+                self._weights_crc = weights_checksum(weights, self._weights_crc)
+        keep = self._kept(len(block), start, mask)
+        for index, keys in self._cells(keep, start, len(block)):
+            w = None if weights is None else weights[index]
+            try:
+                self._add_cell(block[index], w, keys)
+            except NotFiniteError as error:
+                row = start + int(np.arange(len(block))[index][error.row])
+                raise NotFiniteError(row, error.column, error.value) from None
+
+    def parts(self, start: int, stop: int) -> PartialSums:
+        """Hand over the sums of the rows from start to stop."""
+        sums: dict[Key, PartSums] = {}
+        for key, value in self._sums.items():
+            if isinstance(value, Accumulator):
+                value = replace(Moments(*value.numbers()), dropped=self._dropped.get(key, 0))
+            sums[key] = value
+        return PartialSums(sums, (Read(start, stop, self._crc, self._weights_crc),))
+
+    def _kept(self, count: int, start: int, mask: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+        if self.options.fraction is None:
+            return mask
+        rows = np.arange(start, start + count, dtype=np.uint64)
+        chosen = hashed(rows, self.options.seed, stream=1) < np.uint64(
+            min(self.options.fraction * 2.0**64, 2.0**64 - 2048)
+        )
+        return chosen if mask is None else chosen & mask
+
+    def _cells(
+        self, keep: NDArray[np.bool_] | None, start: int, count: int
+    ) -> Iterator[tuple[slice | NDArray[np.intp], list[Key]]]:
+        """Yield the rows of each cell of the block, and the parts its sums belong to."""
+        if self.options.folds == 0 and self.options.groups == 0:
+            yield slice(None) if keep is None else np.flatnonzero(keep), [("rows", 0)]
+            return
+        rows = np.arange(start, start + count, dtype=np.uint64)
+        cell = np.zeros(count, dtype=np.int64)
+        if self.options.folds:
+            cell += fold_of(rows, self.options.folds, self.options.seed)
+        if self.options.groups:
+            first, last = self.rows
+            group = (rows.astype(np.int64) - first) * self.options.groups // (last - first)
+            cell += group * max(1, self.options.folds)
+        if keep is not None:
+            cell[~keep] = -1
+        for c in np.unique(cell[cell >= 0]):
+            yield np.flatnonzero(cell == c), self._keys(int(c))
+
+    def _keys(self, cell: int) -> list[Key]:
+        group, fold = divmod(cell, max(1, self.options.folds))
+        keys: list[Key] = [("fold", fold)] if self.options.folds else []
+        return keys + ([("group", group)] if self.options.groups else [])
+
+    def _add_cell(self, block: NDArray[Any] | SparseRows, weights: NDArray[Any] | None, keys: list[Key]) -> None:
+        if self.dtype.kind == "f" and self.options.nan == "mean":
+            sums = Gaps.of(np.asarray(block), weights)
+            for key in keys:
+                self._sums[key] = self._sums[key].merge(sums) if key in self._sums else sums
+            return
+        if self.dtype.kind == "f" and self.options.nan == "drop":
+            block, weights = self._without_gaps(np.asarray(block), weights, keys)
+        first, *others = [self._accumulator(key, block.shape[1]) for key in keys]
+        first.add(block, weights, also=others)
+
+    def _without_gaps(
+        self, block: NDArray[Any], weights: NDArray[Any] | None, keys: list[Key]
+    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        # A finite sum of a row means finite values; a sum may overflow without one being infinite.
+        with np.errstate(invalid="ignore", over="ignore"):
+            suspect = np.flatnonzero(~np.isfinite(block @ np.ones(block.shape[1], block.dtype)))
+        bad = suspect[~np.isfinite(block[suspect]).all(axis=1)]
+        for key in keys:
+            self._dropped[key] = self._dropped.get(key, 0) + len(bad)
+        if len(bad) == 0:
+            return block, weights
+        good = np.ones(len(block), dtype=bool)
+        good[bad] = False
+        return block[good], None if weights is None else weights[good]
+
+    def _accumulator(self, key: Key, n: int) -> Accumulator:
+        if key not in self._sums:
+            beside = next(iter(self._sums.values()), None)
+            self._sums[key] = Accumulator(
+                n, self.dtype, precision=self.options.precision, threads=self.threads, beside=beside
+            )
+        found: Accumulator = self._sums[key]
+        return found
+
+
+def weights_checksum(weights: NDArray[Any], crc: int = 0) -> int:
+    """Go on with a checksum over weights: the same for the same numbers, whatever their dtype."""
+    return zlib.crc32(np.ascontiguousarray(weights, dtype=np.float64).data, crc)
+
+
+def fold_of(rows: NDArray[np.uint64], folds: int, seed: int) -> NDArray[np.int64]:
+    """Assign rows to folds by their number alone, whatever the chunks."""
+    return (hashed(rows, seed, stream=0) % np.uint64(folds)).astype(np.int64)
+
+
+def hashed(rows: NDArray[np.uint64], seed: int, *, stream: int) -> NDArray[np.uint64]:
+    """Scramble row numbers: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    start = (seed * 0x9E3779B97F4A7C15 + stream * 0xD1B54A32D192ED03) % 2**64
+    with np.errstate(over="ignore"):
+        z = (rows + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(start)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))

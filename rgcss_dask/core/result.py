@@ -1,0 +1,149 @@
+"""A selection and all that a reader wants to know of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core import evaluate
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.solver.gram import Base, Factor, Gram
+from rgcss_dask.core.wide import Rows
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """How lambda and k were chosen: held-out loss per row, as a share of the held-out squared norm per row."""
+
+    lams: Array  # (L,)
+    mean: Array  # (L, k)
+    error: Array  # (L, k) standard errors over the folds
+    folds: int
+    lam: float  # chosen
+    k: int  # chosen
+    words: str  # the choice in plain words
+
+
+@dataclass(frozen=True, eq=False)
+class Trust:
+    """How much the picks change when the rows do."""
+
+    frequency: Array  # (n,) share of resamples in which a column is picked
+    jaccard: float  # mean pairwise Jaccard index of the resampled picks
+    expected: float  # the same for columns picked at random
+    resamples: int
+    words: str
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A selection with its bounds, weights, conditioning and provenance."""
+
+    selection: Selection
+    rows: int
+    weight: float
+    names: tuple[str, ...] | None  # (n,) of all columns
+    mean: Array  # (n,) of the data as they are, before any preparation
+    spread: Array  # (n,) standard deviations, likewise
+    weights: Array  # (k, n) prepared picked columns times these approximate all prepared columns
+    column_norm: Array  # (n,) squared norm of each prepared column
+    column_loss: Array  # (n,) what is left unexplained of it
+    spectrum: Array  # (n,) eigenvalues of the prepared Gram, largest first
+    paper_bound: Array  # (k,)
+    condition: evaluate.Condition
+    provenance: dict[str, Any]  # where the rows came from and what was asked, JSON
+    tuning: Tuning | None = None
+    trust: Trust | None = None
+    created: str = ""
+    versions: dict[str, str] | None = None
+
+    @property
+    def k(self) -> int:
+        """Number of picked columns."""
+        return self.selection.k
+
+    @property
+    def n(self) -> int:
+        """Number of columns to choose from."""
+        return self.selection.n
+
+    def label(self, column: int) -> str:
+        """Return the name of a column, or its number."""
+        return str(int(column)) if self.names is None else self.names[int(column)]
+
+    @property
+    def components_explained(self) -> Array:
+        """Share of the squared norm that 1, 2, ..., k principal components explain, (k,)."""
+        total = float(self.spectrum.sum())
+        return evaluate.explained_share(total - np.cumsum(self.spectrum)[: self.k], total)
+
+    @property
+    def sentence(self) -> str:
+        """Say in one sentence what the picked columns are worth."""
+        if self.k == 0:
+            return str(self.selection)
+        kept = 100 * self.selection.explained[-1]
+        best = 100 * self.components_explained[-1]
+        return (
+            f"{self.k} of {self.n} columns keep {kept:.1f} % of the variation; "
+            f"{self.k} principal components would keep {best:.1f} %."
+        )
+
+
+def make_result(
+    source: Moments | Rows,
+    picked: Selection,
+    *,
+    provenance: dict[str, Any] | None = None,
+    tuning: Tuning | None = None,
+    trust: Trust | None = None,
+) -> Result:
+    """Work out everything about a selection that a report shows. One eigenvalue decomposition, O(n^3) or O(m^2 n)."""
+    source = picked.aligned(source) if isinstance(source, Moments) else source
+    base = _base(source, picked)
+    spectrum, GS = base.spectrum(), base.rows(picked.columns)
+    diagonal = base.diagonal * base.unit
+    W = evaluate.weights_from_rows(GS, picked.columns, picked.lam)
+    bounds = evaluate.bounds(spectrum, picked.k, picked.lam, picked.objective)
+    return Result(
+        selection=replace(picked, bound=bounds.tight),
+        rows=source.rows,
+        weight=source.weight,
+        names=source.names,
+        mean=source.mean,
+        spread=source.spread,
+        weights=W,
+        column_norm=diagonal,
+        column_loss=evaluate.column_losses_from_rows(diagonal, GS, W, picked.columns),
+        spectrum=spectrum,
+        paper_bound=bounds.paper,
+        condition=_condition(GS, picked),
+        provenance=provenance or {},
+        tuning=tuning,
+        trust=trust,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions={name: version(name) for name in ("rgcss-dask", "numpy", "scipy")},
+    )
+
+
+def _condition(GS: Array, picked: Selection) -> evaluate.Condition:
+    if picked.k == 0:
+        return evaluate.Condition(1.0, True)
+    return evaluate.condition(GS[:, picked.columns], np.arange(picked.k))
+
+
+def _base(source: Moments | Rows, picked: Selection) -> Base:
+    """Return what the columns were picked from: the Gram, or the rows where they are fewer than the columns."""
+    if isinstance(source, Moments):
+        return Gram(picked.prepare(source))
+    mu = np.zeros(source.n) if picked.mu is None else picked.mu
+    sigma = np.ones(source.n) if picked.sigma is None else picked.sigma
+    return Factor(source.factor(bool(mu.any()), mu, sigma))

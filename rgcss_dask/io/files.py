@@ -1,0 +1,301 @@
+"""Files at a local path or an fsspec URL: whole ones, written in one step."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import fsspec
+
+from rgcss_dask.io.retry import Retry, StoreError, status_of
+from rgcss_dask.io.safe_text import without_secrets
+from rgcss_dask.runtime.process_identity import is_left, token
+
+T = TypeVar("T")
+ONCE = {"total_max_attempts": 1, "mode": "standard"}  # for botocore
+LARGE = 100 * 2**20  # bytes from which on s3fs writes an object in parts
+DRAFT = r"\.[0-9a-f]{32}\.draft"  # how the name of a file ends before it is whole
+_DRAFT = re.compile(r"(.*)\.([0-9a-f]{32})\.draft", re.DOTALL)
+NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # what file systems without hard links answer
+
+# Protocol -> the extra of this package that brings what it needs.
+EXTRAS = {
+    "s3": "s3",
+    "s3a": "s3",
+    "http": "http",
+    "https": "http",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "abfs": "azure",
+    "az": "azure",
+}
+
+
+def is_url(address: str) -> bool:
+    """Tell a URL (or a chain of them) from a local path."""
+    return "://" in address or "::" in address
+
+
+def in_order(addresses: Iterable[str]) -> list[str]:
+    """Sort as people count: day-2 comes before day-10."""
+
+    def key(address: str) -> tuple[Any, ...]:
+        parts = re.split(r"([0-9]+)", address)  # text and digits by turns
+        return *(int(part) if i % 2 else part for i, part in enumerate(parts)), address
+
+    return sorted(addresses, key=key)
+
+
+def order_in_words(addresses: Sequence[str]) -> str:
+    """Say in which order files or archives are read."""
+    shown = addresses if len(addresses) <= 4 else [*addresses[:3], "...", addresses[-1]]
+    return f"{', '.join(shown)} ({len(addresses)} in this order)"
+
+
+def options_of(address: str, storage_options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the storage options, with botocore told to ask once: `Retry` alone asks again."""
+    options = dict(storage_options or {})
+    if address.split("://")[0] not in ("s3", "s3a"):
+        return options
+    set_by_user = options.get("config_kwargs", fsspec.config.conf.get("s3", {}).get("config_kwargs", {}))
+    # Without concurrency an object is read in one request. Otherwise s3fs asks for its size first, and joins parts of
+    # large ones without looking whether each has the length it should have.
+    return {"max_concurrency": 1, **options, "config_kwargs": {"retries": ONCE, **set_by_user}}
+
+
+def tried_once(fs: Any) -> None:
+    """Have s3fs ask once too, for which it has no option, where the file system was made with `options_of`."""
+    if "s3" in fs.protocol and "total_max_attempts" in fs.config_kwargs.get("retries", ()):
+        fs.retries = 1
+
+
+def filesystem(address: str, storage_options: dict[str, Any] | None = None) -> tuple[Any, str]:
+    """Return the fsspec file system of an address and the path in it."""
+    try:
+        fs, path = fsspec.core.url_to_fs(address, **options_of(address, storage_options))
+    except ImportError as error:
+        protocol = address.split("::")[-1].split("://")[0]
+        extra = EXTRAS.get(protocol)
+        way_out = f"pip install 'rgcss-dask[{extra}]'" if extra else str(error)
+        place = without_secrets(address)
+        raise ImportError(f"reading {place} needs a package that is not installed: {way_out}.") from error
+    except ValueError as error:
+        raise ValueError(without_secrets(f"{address} cannot be opened: {error}.")) from error
+    tried_once(fs)
+    return fs, path
+
+
+@dataclass(frozen=True, repr=False)
+class Folder:
+    """A folder, local or remote, in which files appear whole or not at all."""
+
+    url: str  # or path; may hold a password
+    storage_options: dict[str, Any] = field(default_factory=dict, hash=False)
+    retry: Retry = field(default_factory=Retry.configured)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the file system: another process makes its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "_where"}
+
+    def __repr__(self) -> str:
+        return f"Folder({self.address!r})"
+
+    @property
+    def address(self) -> str:
+        """Where it is, as it may be shown and kept."""
+        return without_secrets(self.url)
+
+    @cached_property
+    def _where(self) -> tuple[Any, str]:
+        return filesystem(self.url, self.storage_options)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the folder is on a file system of this machine."""
+        return "file" in self._protocols or "local" in self._protocols
+
+    @property
+    def is_web(self) -> bool:
+        """Whether a web server shows the folder: what is in it can only be read."""
+        return self.address.startswith(("http://", "https://"))
+
+    @property
+    def root(self) -> str:
+        """The path of the folder in its file system."""
+        return str(self._where[1])
+
+    @property
+    def _protocols(self) -> tuple[str, ...]:
+        protocol = self._where[0].protocol
+        return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+
+    def _tried(self, verb: str, name: str, ask: Callable[[], T]) -> T:
+        """Ask the store; one on this machine once."""
+        return ask() if self.is_local else self.retry(verb, f"{self.address}/{name}".rstrip("/"), ask)
+
+    def within(self, name: str) -> Folder:
+        """Return a folder in this one."""
+        return Folder(f"{self.url.rstrip('/')}/{name}", self.storage_options, self.retry)
+
+    def read(self, name: str, stop: int | None = None) -> bytes | None:
+        """Return what a file holds, or its first bytes, or None if there is no such file."""
+        fs, root = self._where
+        part = {} if stop is None else {"start": 0, "end": stop}
+        try:
+            return self._tried("read", name, lambda: bytes(fs.cat_file(f"{root}/{name}", **part)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except StoreError as error:
+            if stop is not None and status_of(error) == 416:  # an empty object has no first bytes
+                return b""
+            raise
+
+    def exists(self, name: str) -> bool:
+        """Look for a file, without trusting a listing made earlier."""
+        fs, root = self._where
+        if self.is_local:
+            return Path(root, name).exists()
+        fs.invalidate_cache()
+        try:
+            self._tried("looked for", name, lambda: fs.info(f"{root}/{name}"))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def write(self, name: str, *pieces: bytes | memoryview) -> None:
+        """Write a file: a reader finds the old one or the new one, never a part."""
+        root = self._where[1]
+        if not self.is_local:  # object stores show an object when it is complete
+            self._put(name, b"".join(pieces))
+            return
+        path = Path(root, name)
+        with _draft_of(path, pieces) as draft:
+            draft.replace(path)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a file unless there is one, and return whether it was written; of several that try, one succeeds.
+
+        Object stores other than S3, and those that do not know conditions, let the last of several succeed too that try
+        in the same instant.
+        """
+        if not self.is_local:
+            return self._create_remote(name, content)
+        path = Path(self.root, name)
+        with _draft_of(path, [content]) as draft:
+            try:
+                _link(draft, path)
+            except FileExistsError:
+                return False
+        return True
+
+    def _create_remote(self, name: str, content: bytes) -> bool:
+        if self.read(name) is not None:
+            return False
+        fs, root = self._where
+        try:
+            if "s3" in self._protocols:
+                self._tried("written", name, lambda: fs.pipe_file(f"{root}/{name}", content, mode="create"))
+                return True
+        except FileExistsError:
+            return False
+        except StoreError as error:
+            if status_of(error) == 412:  # the condition is not met: as above, from stores that say less
+                return False
+            if status_of(error) != 501:  # conditions are not implemented
+                raise
+        self._put(name, content)
+        return True
+
+    def _put(self, name: str, content: bytes) -> None:
+        fs, root = self._where
+        if "s3" not in self._protocols or len(content) < LARGE:
+            self._tried("written", name, lambda: fs.pipe_file(f"{root}/{name}", content))
+            return
+        # In parts: botocore sends again the one that failed, so that not all of them have to go again.
+        once = options_of(self.url, self.storage_options)
+        retries = {"total_max_attempts": self.retry.tries, "mode": "standard"}
+        options = {**once, "max_concurrency": 10, "config_kwargs": {**once["config_kwargs"], "retries": retries}}
+        fs, root = filesystem(self.url, options)
+        place = f"{self.address}/{name} (in parts, each up to {self.retry.tries} times)"
+        Retry(tries=1)("written", place, lambda: fs.pipe_file(f"{root}/{name}", content))
+
+    def names(self) -> list[str]:
+        """List the files of the folder."""
+        fs, root = self._where
+        fs.invalidate_cache()
+        try:
+            found = self._tried("listed", "", lambda: fs.ls(root, detail=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        inside = (str(entry) for entry in found if str(entry).rstrip("/") != root.rstrip("/"))  # not the folder itself
+        return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in inside)
+
+    def count(self, name: str) -> int:
+        """Count the files of a folder in this one, and of all in it."""
+        fs, root = self._where
+        fs.invalidate_cache()
+        return len(self._tried("listed", name, lambda: fs.find(f"{root}/{name}")))
+
+    def remove(self, name: str = "") -> None:
+        """Remove a file or a folder with all in it, if it is there."""
+        fs, root = self._where
+        path = f"{root}/{name}" if name else root
+        fs.invalidate_cache()
+        try:
+            self._tried("removed", name, lambda: fs.rm(path, recursive=True))
+        except FileNotFoundError:
+            pass  # another process of the same pass was first
+
+    def remove_empty(self) -> None:
+        """Remove the folder itself if there is nothing in it; an object store has no such folders."""
+        if self.is_local:
+            with suppress(OSError):
+                os.rmdir(self.root)
+
+
+@contextmanager
+def _draft_of(path: Path, pieces: Sequence[bytes | memoryview]) -> Iterator[Path]:
+    """Write a file beside the one that it is to become; what is left of it, or of those of the dead, is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{token()}.draft")
+    try:
+        with draft.open("wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
+        drop_drafts(path.parent, re.compile(re.escape(path.name)))
+
+
+def drop_drafts(folder: Path, names: re.Pattern[str]) -> None:
+    """Remove what processes that have ended had not yet given its name."""
+    for name in os.listdir(folder):
+        found = _DRAFT.fullmatch(name)
+        if found and names.fullmatch(found[1]) and is_left(found[2]):
+            (folder / name).unlink(missing_ok=True)
+
+
+def _link(draft: Path, path: Path) -> None:
+    """Give a whole file its name, if that is free: unlike a renaming, a link does not replace what is there."""
+    try:
+        os.link(draft, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        with path.open("xb") as file:
+            file.write(draft.read_bytes())
+
+
+def place_of(path: str | Path) -> tuple[Folder, str]:
+    """Split the address of a file into its folder and its name."""
+    address = str(path) if is_url(str(path)) else str(Path(path).expanduser().absolute())
+    parent, _, name = address.rpartition("/")
+    return Folder(parent or "/"), name

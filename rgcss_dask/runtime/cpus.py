@@ -1,0 +1,29 @@
+"""How many processors this process may use."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+
+def available_cpus() -> int:
+    """Count the CPUs this process may run on, or those whose time it may have if a container has fewer."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cpus, cpu_quota()))
+
+
+@functools.cache
+def cpu_quota(control: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return how many CPUs' time the control group may have, as Docker and Kubernetes limit it.
+
+    Threads beyond it make all of them wait.
+    """
+    quota, period = -1, 1
+    with suppress(OSError, ValueError):  # where there is no limit it says "max"
+        quota, period = map(int, (control / "cpu.max").read_text().split())
+    with suppress(OSError, ValueError):  # version 1 of control groups
+        quota, period = (int((control / "cpu" / f"cpu.cfs_{what}_us").read_text()) for what in ("quota", "period"))
+    return sys.maxsize if quota < 0 or period < 1 else quota // period

@@ -1,0 +1,112 @@
+"""Rows that are in memory: NumPy arrays, SciPy sparse matrices and pandas data frames."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core.missing import plain_dtype
+from rgcss_dask.core.plan import Cuts
+from rgcss_dask.core.sparse_rows import SparseRows
+from rgcss_dask.sources.base import (
+    BLOCK_BYTES,
+    Reading,
+    Source,
+    checksums,
+    crc32,
+    dense,
+    even_cuts,
+    frame_dtype,
+    is_sparse,
+)
+
+
+class ArraySource(Source):
+    """A NumPy array, a memory map, or anything else with rows that are quickly at hand."""
+
+    in_memory = True
+
+    def __init__(self, array: Any, names: tuple[str, ...] | None = None, address: str = "memory") -> None:
+        self._array = array
+        self.shape, self.dtype = array.shape, plain_dtype(array)
+        self.names, self.address = names, address
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """NumPy arrays and memory maps."""
+        return isinstance(thing, np.ndarray)
+
+    @classmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Wrap the array."""
+        return cls(thing, address=str(getattr(thing, "filename", None) or "memory"))
+
+    @property
+    def cuts(self) -> Cuts:
+        """Rows a megabyte apart."""
+        return even_cuts(self.shape[0], max(1, BLOCK_BYTES // max(1, self.shape[1] * self.dtype.itemsize)))
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The file of a memory map."""
+        return () if self.address == "memory" else (self.address,)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows, mostly a view; a mask has its gaps in other blocks perhaps, and all have one dtype."""
+        return dense(self._array[start:stop]).astype(self.dtype, copy=False)
+
+    def stamps(self, edges: Cuts) -> list[str] | None:
+        """Checksum the rows, which memory gives at once."""
+        return checksums(self, edges)
+
+
+class SparseSource(ArraySource):
+    """A SciPy sparse matrix; rows that are not multiplied as they are become dense a few megabytes at a time."""
+
+    def read_block(self, start: int, stop: int) -> NDArray[Any] | SparseRows:
+        """Return sparse rows."""
+        return SparseRows(self._array[start:stop])
+
+    def stamps(self, edges: Cuts) -> list[str] | None:
+        """Checksum what is stored of the rows: dense they may be a thousand times as large."""
+        data, indices, pointers = self._array.data, self._array.indices, self._array.indptr
+        stamps = []
+        for start, stop in pairwise(edges):
+            stored = slice(pointers[start], pointers[stop])
+            crc = 0
+            for part in (data[stored], indices[stored], pointers[start : stop + 1] - pointers[start]):
+                crc = crc32(part, crc)
+            stamps.append(f"{crc:08x}")
+        return stamps
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """Sparse matrices and arrays of SciPy."""
+        return is_sparse(thing) and _package(thing) == "scipy"
+
+    @classmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Wrap the matrix, by rows."""
+        return cls(thing.tocsr())
+
+
+class FrameSource(ArraySource):
+    """A pandas data frame, with its column names."""
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """Frames of pandas."""
+        return _package(thing) == "pandas" and getattr(thing, "ndim", 0) == 2
+
+    @classmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Wrap the values."""
+        dtype = frame_dtype(thing)
+        return cls(thing.to_numpy(dtype=dtype), names=tuple(str(name) for name in thing.columns))
+
+
+def _package(thing: Any) -> str:
+    return type(thing).__module__.split(".")[0]

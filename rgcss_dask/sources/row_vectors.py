@@ -1,0 +1,132 @@
+"""One number for each row, weights or a mask, wherever it is kept and however it is chunked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dask.base import compute, is_dask_collection, optimize
+from numpy.typing import NDArray
+
+from rgcss_dask.core.missing import flawed_weight, plain
+from rgcss_dask.core.partial_sums import weights_checksum
+from rgcss_dask.core.plan import Cuts
+from rgcss_dask.sources.base import Reading, crc32
+from rgcss_dask.sources.packed_integers import decoded, digest, packing
+from rgcss_dask.sources.zarr import ZarrSource
+
+
+@dataclass(frozen=True)
+class StoredVector:
+    """A Zarr array of one number for each row; packed numbers are decoded as they are read."""
+
+    source: ZarrSource
+    packing: dict[str, Any]
+
+    @classmethod
+    def of(cls, source: ZarrSource) -> StoredVector:
+        """See how the numbers are packed, as those of a matrix may be."""
+        return cls(source, packing(source.array))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many there are."""
+        return self.source.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What they are once decoded."""
+        return self._decoded(np.empty(0, self.source.dtype)).dtype
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return self._decoded(np.asarray(self.source.array[rows]))
+
+    def fingerprint(self, rows: int) -> str:
+        """Tell what is stored now, and how it is packed, from what may be stored later."""
+        stamps = self.source.stamps(np.array([0, rows])) or ()
+        packed = (digest(self.packing),) if self.packing else ()
+        return " ".join((str(self.source.array.store_path), str(self.source.dtype), *stamps, *packed))
+
+    def _decoded(self, values: NDArray[Any]) -> NDArray[Any]:
+        return decoded(values, self.packing, self.source.address) if self.packing else values
+
+
+@dataclass(frozen=True)
+class RowVector:
+    """Weights or a mask: an array that is sent in slices, a Zarr array that is read, or a Dask array."""
+
+    what: str
+    values: Any
+    fingerprint: str  # tells this vector, as it was when the pass was planned, from others
+
+    @classmethod
+    def of(cls, thing: Any, what: str, rows: int, reading: Reading) -> RowVector:
+        """Open it, and check that it has one entry per row."""
+        values: Any = thing
+        if isinstance(thing, str | Path) or ZarrSource.takes(thing):
+            values = StoredVector.of(ZarrSource.of(thing, reading))
+        elif not is_dask_array(values):
+            values = plain(thing)
+        elif any(np.isnan(s) for s in values.shape):
+            values = values.compute_chunk_sizes()
+        if values.shape != (rows,):
+            raise ValueError(f"{what} must have one entry per row; got shape {values.shape} for {rows:,} rows.")
+        if isinstance(values, np.ndarray):
+            checked_entries(what, values, 0)
+            return cls(what, values, f"crc32 {crc32(values):08x}")
+        _check_kind(what, values.dtype)
+        stored = isinstance(values, StoredVector)
+        return cls(what, values, values.fingerprint(rows) if stored else f"{values.name} {values.dtype}")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where a Zarr array is on this machine."""
+        return self.values.source.paths if isinstance(self.values, StoredVector) else ()
+
+    def files(self, start: int, stop: int) -> list[str]:
+        """Name the files of this machine in which the entries of some rows are stored."""
+        return self.values.source.files(start, stop) if isinstance(self.values, StoredVector) else []
+
+    def checksums(self, edges: Cuts) -> list[int]:
+        """Read the weights of each row range and return their checksums, as a pass does."""
+        slices = (self.values[int(a) : int(b)] for a, b in pairwise(edges))
+        read = compute(*slices) if is_dask_array(self.values) else slices  # type: ignore[no-untyped-call]
+        return [weights_checksum(np.asarray(one)) for one in read]
+
+    def inputs(self, edges: Cuts) -> tuple[dict[Any, Any], list[Any]]:
+        """Return a Dask graph, and for each row range what a task is given: a key, a slice, or the Zarr array."""
+        if isinstance(self.values, np.ndarray):
+            return {}, [self.values[a:b] for a, b in pairwise(edges)]
+        if isinstance(self.values, StoredVector):
+            return {}, [self.values] * (len(edges) - 1)
+        inner = self.values[int(edges[0]) : int(edges[-1])].rechunk((tuple(np.diff(edges).tolist()),))
+        (array,) = optimize(inner)  # type: ignore[no-untyped-call]
+        return dict(array.__dask_graph__()), array.__dask_keys__()
+
+
+def is_dask_array(thing: Any) -> bool:
+    """Recognise a Dask array without importing them: every worker loads this file, and that is half of the time."""
+    return is_dask_collection(thing) and hasattr(thing, "compute_chunk_sizes")
+
+
+def checked_entries(what: str, values: NDArray[Any], start: int) -> NDArray[Any]:
+    """Return the entries from row ``start`` on, or say which of them is no weight, or is missing."""
+    flaw = None
+    if values.dtype.kind == "f" and what == "rows" and np.isnan(values).any():
+        row = start + int(np.argmax(np.isnan(values)))
+        flaw = f"rows must say of every row whether it counts; row {row:,} is masked."
+    elif values.dtype.kind in "biuf" and what == "weights":
+        flaw = flawed_weight(values, start)
+    if flaw is not None:
+        raise ValueError(flaw)
+    _check_kind(what, values.dtype)
+    return values
+
+
+def _check_kind(what: str, dtype: Any) -> None:
+    if np.dtype(dtype).kind not in ("b" if what == "rows" else "biuf"):
+        rule = "be a boolean mask, a slice or a fraction" if what == "rows" else "be real numbers"
+        raise TypeError(f"{what} must {rule}; got dtype {dtype}.")

@@ -1,1 +1,0 @@
-"""What is kept: moments, results and matrices, as whole files with checksums."""
