@@ -6,6 +6,7 @@ name, and which version. No other module imports such names.
 
 from dask._task_spec import Task as Task
 from dask._task_spec import TaskRef as TaskRef
+from dask.utils import parse_bytes as parse_bytes
 from dask.utils import parse_timedelta as parse_timedelta
 from distributed.comm.core import CommClosedError as CommClosedError
 from distributed.comm.core import connect as connect

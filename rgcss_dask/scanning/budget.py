@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from rgcss_dask.compat import parse_bytes
+
 SHARE = 0.6  # of what is free; also where Dask workers begin to spill
 
 
@@ -18,13 +20,14 @@ def default_budget() -> int:
 
 def parse_memory(memory: int | float | str) -> int:
     """Read a number of bytes, given as a number or as text such as "4 GB"."""
-    units = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-    units |= {f"{unit}i": 2 ** (10 * i) for i, unit in enumerate("kmgt", start=1)}
-    text = str(memory).replace("_", "").lower()
-    match = re.fullmatch(r"\s*(\d+\.?\d*(?:e\+?\d+)?)\s*([kmgt]?i?)b?(?:ytes)?\s*", text)
-    if match is None or match[2] not in units or not 1 <= float(match[1]) * units[match[2]] < 2.0**63:
+    text = str(memory).lower().strip().removesuffix("ytes")
+    try:
+        count = parse_bytes(text) if re.search(r"\d", text) else 0  # Dask takes "GB" for one of them, and "" for a byte
+    except (ValueError, OverflowError):
+        count = 0
+    if not 1 <= count < 2**63:
         raise ValueError(f"memory must be a number of bytes such as 4e9 or '4 GB'; got {memory!r}.")
-    return int(float(match[1]) * units[match[2]])
+    return count
 
 
 def _free_in_groups(root: Path) -> Iterator[int]:
