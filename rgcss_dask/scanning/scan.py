@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dask.task_spec import Task, TaskRef
 
-from rgcss_dask.compat import Task, TaskRef
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.parts import Read
 from rgcss_dask.core.plan import Cuts, Geometry, Options, Plan, check_counts, make_plan
