@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -43,11 +43,42 @@ _HOME = {
 
 __all__ = sorted(_HOME)
 
+if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here and in _HOME
+    from rgcss_dask.archive.archive import load as load
+    from rgcss_dask.archive.archive import save as save
+    from rgcss_dask.archive.merging import merge as merge
+    from rgcss_dask.archive.result_file import load_result as load_result
+    from rgcss_dask.cluster.progress import Progress as Progress
+    from rgcss_dask.conversion.apply_selection import write_reconstruction as write_reconstruction
+    from rgcss_dask.conversion.apply_selection import write_reduced as write_reduced
+    from rgcss_dask.conversion.convert import convert as convert
+    from rgcss_dask.core.moments import Moments as Moments
+    from rgcss_dask.core.refinement import Refinement as Refinement
+    from rgcss_dask.core.selection import Selection as Selection
+    from rgcss_dask.core.selection import Stop as Stop
+    from rgcss_dask.core.solver.gram import Factor as Factor
+    from rgcss_dask.core.stability import Stability as Stability
+    from rgcss_dask.core.stability import expected_jaccard as expected_jaccard
+    from rgcss_dask.core.stability import stability_under_noise as stability_under_noise
+    from rgcss_dask.core.tuning import CrossValidation as CrossValidation
+    from rgcss_dask.core.tuning import choose_k as choose_k
+    from rgcss_dask.estimator import GCSS as GCSS
+    from rgcss_dask.estimator import RGCSS as RGCSS
+    from rgcss_dask.questions import cross_validate as cross_validate
+    from rgcss_dask.questions import refine as refine
+    from rgcss_dask.questions import select as select
+    from rgcss_dask.questions import stability as stability
+    from rgcss_dask.report import write_report as write_report
+    from rgcss_dask.scanning.append import append as append
+    from rgcss_dask.scanning.scan import scan as scan
+    from rgcss_dask.scanning.verify import verify as verify
+    from rgcss_dask.sources.xarray import Field as Field
+else:
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"rgcss_dask.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(importlib.import_module(f"rgcss_dask.{_HOME[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

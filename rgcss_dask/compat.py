@@ -4,8 +4,7 @@ A new version of one of them may break a name here, and nothing else in the pack
 name, and which version. No other module imports such names.
 """
 
-from dask._task_spec import Task as Task
-from dask._task_spec import TaskRef as TaskRef
+from dask.utils import parse_bytes as parse_bytes
 from dask.utils import parse_timedelta as parse_timedelta
 from distributed.comm.core import CommClosedError as CommClosedError
 from distributed.comm.core import connect as connect

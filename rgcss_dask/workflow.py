@@ -24,8 +24,9 @@ from rgcss_dask.core.wide import Rows, select_from_rows
 from rgcss_dask.io.files import Folder, order_in_words
 from rgcss_dask.io.outputs import refuse_inputs
 from rgcss_dask.io.retry import StoreError
+from rgcss_dask.io.sizes import parse_memory
 from rgcss_dask.questions import answered, improved, resampled, validated
-from rgcss_dask.runtime.memory_limit import default_budget, parse_memory
+from rgcss_dask.runtime.memory_limit import default_budget
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.chunk_checksums import advice

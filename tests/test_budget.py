@@ -2,11 +2,13 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import psutil
 import pytest
 
+from rgcss_dask.io.sizes import parse_memory
 from rgcss_dask.runtime import memory_limit as budget
-from rgcss_dask.runtime.memory_limit import SHARE, default_budget, parse_memory
+from rgcss_dask.runtime.memory_limit import SHARE, default_budget
 
 GB = 10**9
 
@@ -59,13 +61,22 @@ def test_the_older_kind_of_groups(free):
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("4e9", 4 * GB), ("4 GB", 4 * GB), ("2GiB", 2**31), ("1.5k", 1500), (7, 7), (4e9, 4 * GB)]
+    ("text", "size"),
+    [
+        *(("4e9", 4 * GB), ("4 GB", 4 * GB), ("2GiB", 2**31), ("1.5k", 1500), (7, 7), (4e9, 4 * GB)),
+        *((" 4 gbytes ", 4 * GB), ("12 bytes", 12), ("4_000", 4000), ("1e+3 kiB", 1_024_000), ("1Ti", 2**40)),
+        *((np.int64(7), 7), (np.float32(8.0), 8), (2**62, 2**62)),
+    ],
 )
 def test_sizes_as_people_write_them(text, size):
     assert parse_memory(text) == size
 
 
-@pytest.mark.parametrize("text", ["1.2.3", "4 apples", "0", "-1", "1e400", True, "", "i"])
+NO_SIZES = ["1.2.3", "4 apples", "0", "-1", "1e400", True, "", "i"]
+NO_SIZES += ["GB", "inf", "nan", "0.5", 0, 2**63, "1e400 GB", None, "4 GB GB"]
+
+
+@pytest.mark.parametrize("text", NO_SIZES)
 def test_other_sizes_are_refused(text):
     with pytest.raises(ValueError, match=r"must be a number of bytes such as 4e9 or '4 GB'; got"):
         parse_memory(text)

@@ -5,9 +5,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
+from jinja2 import nodes
 
 import rgcss_dask
 from rgcss_dask import select
@@ -17,6 +19,7 @@ from rgcss_dask.core.result import Trust, Tuning, make_result
 from rgcss_dask.report import write_report
 from rgcss_dask.report.layout import grid_layout, image_layout
 from rgcss_dask.report.redundancy import redundancy
+from rgcss_dask.report.rendering import TEMPLATES
 from rgcss_dask.report.samples import sample
 from rgcss_dask.sources.registry import open_source
 
@@ -161,6 +164,49 @@ def test_names_are_escaped_everywhere(write, tmp_path):
     assert NASTY[0] in page.text
     assert "温度 ℃ ñ 🙂" in page.text
     assert max(len(words) for words in page.words) < 1500  # a long name is cut where it is shown
+
+
+HOSTILE = "<b id=x>\"'"
+
+
+def test_templates_escape_whatever_they_are_given():
+    """Neither an environment nor a template may turn escaping off."""
+    assert TEMPLATES.autoescape is True
+    for name in TEMPLATES.list_templates():
+        tree = TEMPLATES.parse(TEMPLATES.loader.get_source(TEMPLATES, name)[0])
+        assert not {node.name for node in tree.find_all(nodes.Filter)} & {"safe", "tojson", "xmlattr", "urlize"}, name
+        assert not list(tree.find_all(nodes.EvalContextModifier)), f"{name} changes autoescape"
+    for expression in ("it", "it|shown", "it ~ 1", "[it]|join", "it[:5]", "{it: 1}", "it|replace('b', 'i')"):
+        written = TEMPLATES.from_string(f"{{{{ {expression} }}}}").render(it=HOSTILE)
+        assert not set(written) & set("<>\"'"), expression
+
+
+def test_variables_stand_between_tags_or_in_quotes():
+    """Escaping protects there, and not in a script, a style sheet, or a value without quotes."""
+    for name in TEMPLATES.list_templates():
+        text = TEMPLATES.loader.get_source(TEMPLATES, name)[0]
+        assert not re.search(r"=\{\{", text), f"{name}: an attribute without quotes"
+        assert not re.search(r"""<[^>{]*\son\w+=|javascript:""", text), name
+        for inside in re.findall(r"<(?:script|style)>(.*?)</(?:script|style)>", text, flags=re.DOTALL):
+            assert re.fullmatch(r'\{% include "report\.(css|js)" %\}', inside), name
+        assert name.endswith(".html") or "{{" not in text
+
+
+def test_only_drawings_of_our_own_are_html():
+    """Nothing else may say of itself that it needs no escaping."""
+    used = {
+        path.name: len(re.findall(r"\bMarkup\(", path.read_text()))
+        for path in Path(rgcss_dask.__file__).parent.rglob("*.py")
+        if "Markup(" in path.read_text() or "__html__(" in path.read_text()
+    }
+    assert used == {"figures.py": 1}
+
+
+def test_a_name_that_looks_like_a_template_is_a_name(write):
+    names = ["{{ 7 * 7 }}", "{% raw %}", "{# gone #}", *map(str, range(21))]
+    page = write(result_of(names=names, k=24, provenance={"{{ result }}": "{{ 6 * 7 }}"}))
+    assert all(name in page.text for name in (*names, "{{ result }}", "{{ 6 * 7 }}"))
+    assert "49" not in page.text
 
 
 def test_the_only_script_is_the_one_the_policy_allows(whole):

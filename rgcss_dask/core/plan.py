@@ -335,6 +335,7 @@ def _refusal(geometry: Geometry, options: Options, least: int, budget: int, read
 
 def size(count: int) -> str:
     """Write a number of bytes for people."""
+    # Not by Dask's `format_bytes`: the core knows no Dask, and budgets are given in GB and not in GiB.
     value, units = float(count), ["bytes", "kB", "MB", "GB", "TB", "PB"]
     while value >= 1000 and len(units) > 1:
         value, units = value / 1000, units[1:]

@@ -9,11 +9,11 @@ from rgcss_dask.core.result import Result
 from rgcss_dask.io.files import Folder
 from rgcss_dask.io.outputs import refuse_inputs, refuse_others
 from rgcss_dask.report.layout import Layout, grid_layout, image_layout
-from rgcss_dask.report.markup import GENERATOR
 from rgcss_dask.report.samples import sample
 from rgcss_dask.sources.registry import open_source
 
 SAMPLES = 6  # rows shown beside their reconstruction
+GENERATOR = b'<meta name="generator" content="rgcss_dask report">'  # in page.html; by it a report is known
 
 
 def write_report(
@@ -63,7 +63,7 @@ def write_report(
 
 def report_place(path: str | Path, *, overwrite: bool = False) -> tuple[Folder, str]:
     """Return where to write a report, or say why not there."""
-    return refuse_others(path, GENERATOR.encode(), "a report", overwrite=overwrite)
+    return refuse_others(path, GENERATOR, "a report", overwrite=overwrite)
 
 
 def _layout(result: Result, image_shape: tuple[int, int] | None, grid: Any) -> Layout | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import io
 import re
 import warnings
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 import matplotlib
 import matplotlib.style
 import numpy as np
+from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
@@ -78,7 +78,7 @@ def _percent(value: float, _: int | None = None) -> str:
     return f"{100 * value:.4g} %"
 
 
-def _to_svg(figure: Figure, label: str) -> str:
+def _to_svg(figure: Figure, label: str) -> Markup:
     """Draw as an SVG element with a label, for the inside of a page: no ids that could meet, no fixed size."""
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": label}), warnings.catch_warnings():
@@ -92,8 +92,9 @@ def _to_svg(figure: Figure, label: str) -> str:
         text = text.replace(colour, f"var(--{variable})")
     box = re.search(r'viewBox="[^"]*"', text)
     assert box is not None
-    start = f'<svg {box[0]} role="img" aria-label="{html.escape(label)}" xmlns:xlink="http://www.w3.org/1999/xlink">'
-    return start + re.sub(r"\n\s*", " ", text[text.index(">") + 1 :]).strip()
+    start = f'<svg {box[0]} role="img" aria-label="{escape(label)}" xmlns:xlink="http://www.w3.org/1999/xlink">'
+    # Safe, because Matplotlib escapes the texts that it is given.
+    return Markup(start + re.sub(r"\n\s*", " ", text[text.index(">") + 1 :]).strip())
 
 
 def short(value: float) -> str:
@@ -107,7 +108,7 @@ def short(value: float) -> str:
     return power if mantissa == "1.0" else f"{mantissa.removesuffix('.0')}·{power}"
 
 
-def explained_chart(result: Result, label: str) -> str:
+def explained_chart(result: Result, label: str) -> Markup:
     """Draw the share explained after each pick, beside that of as many principal components."""
     figure, axes = _chart()
     steps = np.arange(result.k + 1)
@@ -123,7 +124,7 @@ def explained_chart(result: Result, label: str) -> str:
     return _to_svg(figure, label)
 
 
-def loss_chart(result: Result, label: str) -> str:
+def loss_chart(result: Result, label: str) -> Markup:
     """Draw what is left unexplained after each pick, and what no columns can be below."""
     figure, axes = _chart()
     start = result.selection.start or 1.0
@@ -193,7 +194,7 @@ def _share_axis(axes: Axes, values: Array) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def surface_chart(tuning: Tuning, label: str) -> str:
+def surface_chart(tuning: Tuning, label: str) -> Markup:
     """Draw the held-out loss of every lambda and number of columns, and the chosen point."""
     figure, axes = _chart()
     axes.grid(visible=False)
@@ -225,7 +226,7 @@ def surface_chart(tuning: Tuning, label: str) -> str:
     return _to_svg(figure, label)
 
 
-def lambda_chart(tuning: Tuning, label: str) -> str:
+def lambda_chart(tuning: Tuning, label: str) -> Markup:
     """Draw the held-out loss against lambda at the chosen number of columns, with standard errors."""
     figure, axes = _chart()
     at = _nearest(tuning)
@@ -240,7 +241,7 @@ def lambda_chart(tuning: Tuning, label: str) -> str:
     return _to_svg(figure, label)
 
 
-def size_chart(tuning: Tuning, label: str) -> str:
+def size_chart(tuning: Tuning, label: str) -> Markup:
     """Draw the held-out loss against the number of columns at the chosen lambda, with standard errors."""
     figure, axes = _chart()
     at = _nearest(tuning)
@@ -267,7 +268,7 @@ def _some(count: int, most: int = 5) -> list[int]:
     return list(range(0, count, step))
 
 
-def frequency_chart(frequency: Array, chance: float, label: str) -> str:
+def frequency_chart(frequency: Array, chance: float, label: str) -> Markup:
     """Draw how often each picked column is picked again, in pick order, and how often by chance."""
     figure, axes = _chart()
     k = len(frequency)
@@ -281,7 +282,7 @@ def frequency_chart(frequency: Array, chance: float, label: str) -> str:
     return _to_svg(figure, label)
 
 
-def share_histogram(share: Array, label: str) -> str:
+def share_histogram(share: Array, label: str) -> Markup:
     """Draw how many columns are explained how well."""
     figure, axes = _chart()
     counts, edges = np.histogram(np.clip(share, 0.0, 1.0), bins=20, range=(0.0, 1.0))
@@ -293,7 +294,7 @@ def share_histogram(share: Array, label: str) -> str:
     return _to_svg(figure, label)
 
 
-def scatter_chart(original: Array, rebuilt: Array, label: str) -> str:
+def scatter_chart(original: Array, rebuilt: Array, label: str) -> Markup:
     """Draw reconstructed values over the original ones."""
     figure, axes = _chart(300)
     values = np.concatenate([original, rebuilt])
@@ -305,7 +306,7 @@ def scatter_chart(original: Array, rebuilt: Array, label: str) -> str:
     return _to_svg(figure, label)
 
 
-def field_picture(layout: Layout, values: Array, label: str, *, marks: NDArray[np.intp] | None = None) -> str:
+def field_picture(layout: Layout, values: Array, label: str, *, marks: NDArray[np.intp] | None = None) -> Markup:
     """Draw a value per column where the columns lie, and number the marked ones in their order."""
     figure, axes = _chart(_height(layout))
     axes.grid(visible=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 def available_cpus() -> int:
     """Count the CPUs this process may run on, or those whose time it may have if a container has fewer."""
+    # Not `dask.system.cpu_count`, which rounds a quota of 2.5 CPUs up to 3 threads.
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cpus, cpu_quota()))
 

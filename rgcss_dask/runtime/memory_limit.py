@@ -16,17 +16,6 @@ def default_budget() -> int:
     return int(SHARE * min([int(psutil.virtual_memory().available), *_free_in_groups(Path("/"))]))
 
 
-def parse_memory(memory: int | float | str) -> int:
-    """Read a number of bytes, given as a number or as text such as "4 GB"."""
-    units = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-    units |= {f"{unit}i": 2 ** (10 * i) for i, unit in enumerate("kmgt", start=1)}
-    text = str(memory).replace("_", "").lower()
-    match = re.fullmatch(r"\s*(\d+\.?\d*(?:e\+?\d+)?)\s*([kmgt]?i?)b?(?:ytes)?\s*", text)
-    if match is None or match[2] not in units or not 1 <= float(match[1]) * units[match[2]] < 2.0**63:
-        raise ValueError(f"memory must be a number of bytes such as 4e9 or '4 GB'; got {memory!r}.")
-    return int(float(match[1]) * units[match[2]])
-
-
 def _free_in_groups(root: Path) -> Iterator[int]:
     """Yield what is left to each cgroup that limits this process: its own, and those above it."""
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dask.task_spec import Task, TaskRef
 
 from rgcss_dask.archive import archive as archives
 from rgcss_dask.archive.checkpoints import FORMAT
@@ -28,14 +29,13 @@ from rgcss_dask.cluster.progress import Callback, Reporter, display
 from rgcss_dask.cluster.remote_moments import RemoteMoments, archived, left_on_cluster, loaded
 from rgcss_dask.cluster.versions import check_cluster
 from rgcss_dask.cluster.visibility import Stored, check_visible, look, seal
-from rgcss_dask.compat import Task, TaskRef
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.partial_sums import Read
 from rgcss_dask.core.plan import Cuts, Geometry, Options, Plan, check_counts, make_plan
 from rgcss_dask.io.claim import claimed, refuse_lost
 from rgcss_dask.io.files import Folder
 from rgcss_dask.io.outputs import refuse_inputs
-from rgcss_dask.runtime.memory_limit import parse_memory
+from rgcss_dask.io.sizes import parse_memory
 from rgcss_dask.scanning.tasks import Finish, PassJob, TaskNode, run_finish, run_merge, run_saved, run_span
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.registry import open_source

@@ -1,0 +1,41 @@
+"""Templates in which all is escaped that the data hold; only a `Markup` is HTML, as our own drawings are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from rgcss_dask.io.safe_text import shown
+from rgcss_dask.report.figures import short
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """Write a share."""
+    return f"{100 * share:.{digits}f}\u202f%"
+
+
+def signed(value: float) -> str:
+    """Write a weight with its sign."""
+    return f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def thousands(count: int) -> str:
+    """Write a count so that its size is seen."""
+    return f"{count:,}"
+
+
+def _shown(value: Any) -> Any:
+    """Keep addresses from telling secrets, and characters from steering the text around them, before all is escaped."""
+    return value if hasattr(value, "__html__") else shown(value)
+
+
+TEMPLATES = Environment(
+    loader=PackageLoader("rgcss_dask.report"),
+    autoescape=True,
+    finalize=_shown,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters |= {function.__name__: function for function in (percent, short, shown, signed, thousands)}
