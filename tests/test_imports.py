@@ -99,7 +99,8 @@ def position(layer):
     return found
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
+# The package itself is the face of all layers: what it imports only type checkers see, see the test of what is heavy.
+@pytest.mark.parametrize("module", sorted(MODULES.keys() - {"rgcss_dask"}))
 def test_a_module_imports_what_is_to_its_left(module):
     assert not wrong(module, MODULES[module]), f"{module} is in {layer_of(module)!r}, which must not import it"
 
