@@ -9,7 +9,7 @@ import string
 import time
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 KIND = "rgcss_dask summary"
 
 SCAN = ("folds", "groups", "nan", "missing", "precision", "memory", "seed")
-ASK = ("k", "lam", "lams", "choose_k", "one_se", "objective", "center", "scale", "include", "exclude", "refine")
+ASK = tuple(field.name for field in fields(Question))
 ENDINGS = {"moments": ".moments.zarr", "result": ".json", "report": ".html"}
 OUT = tuple(ENDINGS)
 SHOW = ("image_shape",)
