@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rgcss_dask.faults import is_bug, one_line
+from rgcss_dask.faults import report as report_of
 from rgcss_dask.report import report_place, write_report
 from rgcss_dask.scanning.budget import parse_memory
 from rgcss_dask.scanning.presence import NoWorkersError
@@ -93,7 +95,7 @@ def run_batch(
     done: list[dict[str, Any]] = []
     notes: list[str] = []
     for number in share:
-        state = _run(every[number], budget, notes.append, overwrite=overwrite)
+        state = _run(every[number], budget, notes.append, say, overwrite=overwrite)
         done.append({"number": number + 1, **state})
         say(f"{number + 1}/{len(every)} {state['status']:8s} {state['data']}: {state['words']}")
     if notes:
@@ -210,7 +212,7 @@ def _check_template(template: str) -> None:
         )
 
 
-def _run(job: Job, memory: int | None, note: Say, *, overwrite: bool) -> dict[str, Any]:
+def _run(job: Job, memory: int | None, note: Say, say: Say, *, overwrite: bool) -> dict[str, Any]:
     """Do one job; whatever goes wrong becomes its reason."""
     began = time.perf_counter()
     state = {"data": job.data, "result": job.result, "report": job.report}
@@ -222,7 +224,9 @@ def _run(job: Job, memory: int | None, note: Say, *, overwrite: bool) -> dict[st
     except NoWorkersError:  # no other job would fare better, and each would wait as long
         raise
     except Exception as error:
-        status, words = "failed", " ".join(str(error).split()) or type(error).__name__
+        status, words = "failed", one_line(error)
+        if is_bug(error):
+            say(report_of(error))
     return {**state, "status": status, "words": words, "seconds": round(time.perf_counter() - began, 3)}
 
 

@@ -12,6 +12,7 @@ import dask
 from dask import threaded
 from distributed import Client, Future, get_worker
 
+from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.threads import available_cpus, freed_memory_kept, single_threaded_blas
 from rgcss_dask.scanning.budget import SHARE, default_budget
 from rgcss_dask.scanning.presence import await_worker, settled, warn_if_open
@@ -49,7 +50,7 @@ def active_client() -> Client | None:
     except ValueError:
         return None
     if client.asynchronous:
-        raise TypeError("scan needs a Dask client that is not asynchronous; make one with Client(address).")
+        raise WrongKindError("scan needs a Dask client that is not asynchronous; make one with Client(address).")
     return client
 
 

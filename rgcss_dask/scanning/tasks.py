@@ -12,6 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import NotFiniteError
+from rgcss_dask.core.errors import HinderedError
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.parts import Collector, Parts, Read
@@ -118,7 +119,7 @@ def run_saved(place: Place) -> Parts | Elsewhere:
     """Take the result of a checkpoint that was there when the pass began."""
     found = place.find()
     if found is None:
-        raise RuntimeError("a checkpoint vanished while the pass was running; run it again.")
+        raise HinderedError("a checkpoint vanished while the pass was running; run it again.")
     return found
 
 

@@ -11,6 +11,7 @@ from distributed import Client
 
 import rgcss_dask
 from rgcss_dask.compat import ConnectionPool, dumps
+from rgcss_dask.core.errors import HinderedError
 from rgcss_dask.scanning.presence import address, run_on_scheduler
 
 VERSION = rgcss_dask.__version__
@@ -46,7 +47,7 @@ def check_version(found: str | None, place: str, wanted: str = VERSION) -> None:
     """Refuse a process with another version, and name both."""
     if found != wanted:
         there = "not installed" if found is None else found
-        raise RuntimeError(
+        raise HinderedError(
             f"every process of a cluster needs the same version of rgcss_dask: here it is {wanted}, on {place} "
             f"it is {there}. Install rgcss-dask=={wanted} there and start it again."
         )

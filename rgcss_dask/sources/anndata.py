@@ -163,7 +163,7 @@ def holds_anndata(thing: Any, reading: Reading) -> bool:
         group = _open_group(thing, reading.storage_options)
     except StoreError:
         raise
-    except (OSError, ValueError):  # not a group, or not there: whoever opens the array says what is wrong
+    except Exception:  # not a group, not there, or damaged: whoever opens the array says what is wrong
         return False
     return group.attrs.get(ENCODING) in ("anndata", *SPARSE)
 

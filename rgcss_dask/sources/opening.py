@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.plan import Cuts
 from rgcss_dask.sources.anndata import AnnDataSource, holds_anndata
 from rgcss_dask.sources.base import ArraySource, FrameSource, Reading, Source, SparseSource
@@ -138,7 +139,7 @@ def _open(thing: Any, reading: Reading, kinds: Sequence[type[Source]] | None = N
     for kind in kinds or KINDS:
         if kind.takes(thing):
             return unpacked(kind.of(thing, reading))
-    raise TypeError(
+    raise WrongKindError(
         f"a source must be a path or URL of a Zarr array, a Zarr, NumPy, SciPy sparse or Dask array, a "
         f"pandas or Dask data frame, a DataArray of Xarray, an AnnData, or a list of these; "
         f"got {type(thing).__module__}.{type(thing).__qualname__}."
