@@ -21,6 +21,7 @@ from rgcss_dask.cluster.placement import PLACES, check_where
 from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.accumulate import check_real, checked_weights, is_whole
+from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.missing import MASKED, plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import matching
@@ -227,7 +228,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """
         self._check_parameters()
         if lazy.is_stored(X):
-            raise TypeError(
+            raise WrongKindError(
                 f"partial_fit takes a batch of rows in memory; got {type(X).__module__}.{type(X).__qualname__}. "
                 "Use fit, which reads it block by block."
             )
@@ -531,7 +532,9 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _rebuilt_field(self, X: Any, model: Rebuild) -> Any:
         """Return the field rebuilt from a DataArray of picked columns."""
         if self._field is None:
-            raise TypeError("a DataArray can be rebuilt after a fit on one; this fit was on a matrix. Give its values.")
+            raise WrongKindError(
+                "a DataArray can be rebuilt after a fit on one; this fit was on a matrix. Give its values."
+            )
         values = X.transpose(self._field.rows, ...).data
         known = [self._field.names[j] for j in np.flatnonzero(self.support_)]
         places = self._picked_places(values.shape, self._field.labels(X), known)
@@ -559,7 +562,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             probe = self.transform(np.zeros((1, self.n_features_in_)))
         if not isinstance(probe, np.ndarray):
             package = type(probe).__module__.split(".")[0]
-            raise TypeError(
+            raise WrongKindError(
                 f"set_output asks for {package}, which would load what is lazy into memory. "
                 "Use set_output(transform='default'), or compute() the input first."
             )
