@@ -21,7 +21,6 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.errors import GroupNotFoundError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, ZipStore
 
-from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.plan import READ_BYTES, Cuts
 from rgcss_dask.io.files import filesystem, is_url
 from rgcss_dask.io.retry import Retry, StoreError
@@ -70,15 +69,7 @@ class ZarrSource(Source):
         """Wrap an array, or open one that must be at an address."""
         if isinstance(thing, zarr.Array):
             return cls(_rooted_array(thing), str(thing.store_path), reading.missing)
-        try:
-            return cls(open_array(str(thing), reading.storage_options), str(thing), reading.missing)
-        except (ValueError, OSError, MemoryError, ImportError, WrongKindError):
-            raise
-        except Exception as error:  # whatever Zarr stumbles over in metadata or a zip file that make no sense
-            raise ValueError(
-                f"{without_secrets(thing)} must be a Zarr array; opening it ended with {type(error).__name__}: "
-                f"{error}. Its metadata are damaged: copy it again."
-            ) from error
+        return cls(open_array(str(thing), reading.storage_options), str(thing), reading.missing)
 
     @classmethod
     def at(cls, address: str, reading: Reading) -> ZarrSource | None:
