@@ -26,7 +26,7 @@ from rgcss_dask.io.claim import claimed, refuse_lost
 from rgcss_dask.io.files import Folder, is_url
 from rgcss_dask.io.retry import StoreError
 from rgcss_dask.io.zarr_store import CODECS, FreshStore, url_store
-from rgcss_dask.sources.zarr import MissingChunkError, strict_group
+from rgcss_dask.sources.guarded_stores import MissingChunkError, strict_group
 
 FORMAT = 1
 CHUNK_BYTES = 2**25
