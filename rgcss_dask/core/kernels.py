@@ -17,12 +17,26 @@ _REORDER = {"reassoc", "contract", "nsz", "arcp"}
 LINE = 8
 
 
-def compiled(function: Any) -> Any:
+def compiled(function: Any, **options: Any) -> Any:
     """Compile a function that holds no GIL; kept on disk where there is a folder for it."""
     try:
-        return _compile(function, cache=True)
+        return _compile(function, cache=True, **options)
     except RuntimeError:  # no folder to cache in, as in a read-only installation
-        return _compile(function)
+        return _compile(function, **options)
+
+
+def compiled_in_order(function: Any) -> Any:
+    """Compile a function whose operations keep their order: in another they might leave the range of float64."""
+    return compiled(function, fastmath=False)
+
+
+def vectorized(function: Any) -> Any:
+    """Let a compiled function of numbers take arrays, entry by entry."""
+    make: Any = numba.vectorize
+    try:
+        return make(nopython=True, cache=True)(function.py_func)
+    except RuntimeError:
+        return make(nopython=True)(function.py_func)
 
 
 def part_of_compiled(function: Any) -> Any:
@@ -37,7 +51,7 @@ def copied_into_compiled(function: Any) -> Any:
 
 def _compile(function: Any, **options: Any) -> Any:
     compiler: Any = numba.njit
-    return compiler(nogil=True, fastmath=_REORDER, no_cfunc_wrapper=True, **options)(function)
+    return compiler(**{"nogil": True, "fastmath": _REORDER, "no_cfunc_wrapper": True, **options})(function)
 
 
 @compiled

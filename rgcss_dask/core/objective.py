@@ -41,9 +41,9 @@ class Objective:
                 masks[t:, j] = False
         return masks
 
-    def leaving(self, counts: Array) -> Array | float:
+    def leaving(self, counts: Array) -> Array:
         """Return how much of a column's own error leaves the loss when the column is picked, given how much counts."""
-        return 0.0 if self.picks_count else counts
+        return np.zeros_like(counts) if self.picks_count else counts
 
     def bounds(self, spectrum: Array, k: int, lam: float) -> Bounds:
         """Bound the loss of any 1, 2, ..., k columns from below; see `evaluate.bounds`."""

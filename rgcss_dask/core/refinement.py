@@ -14,9 +14,9 @@ from rgcss_dask.core.moments import Moments, column_indices
 from rgcss_dask.core.objective import Objective, objective_named
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.selection import Selection
-from rgcss_dask.core.solver.gram import GainTerms, Gram, checked_gram
+from rgcss_dask.core.solver import kernels
+from rgcss_dask.core.solver.gram import Gram, checked_gram
 from rgcss_dask.core.solver.pool import Pool
-from rgcss_dask.core.solver.recurrence import gain
 from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
@@ -129,7 +129,7 @@ def swap_losses(base: Gram, columns: Index, lam: float, objective: Objective, po
     if not objective.picks_count:  # the dropped column counts again
         eta, rho = eta + D**2, rho + D * E
         dropped += np.take_along_axis(E, columns[:, None], axis=1)
-    gained = gain(GainTerms(eta, rho, diag_h, diag_r), lams, objective.leaving(np.ones(base.n)))
+    gained = kernels.gains(eta, rho, diag_h, diag_r, lams, objective.leaving(np.ones(base.n)))
     # Nothing where nothing is left of the column.
     gained[diag_h <= evaluate.DOUBT * base.diagonal] = 0.0
     table = (dropped - gained) * base.unit

@@ -52,10 +52,6 @@ class GainTerms:
     diag_h: Array
     diag_r: Array
 
-    def at(self, w: int) -> GainTerms:
-        """Return those of one column."""
-        return GainTerms(self.eta[w], self.rho[w], self.diag_h[w], self.diag_r[w])
-
     def copy(self) -> GainTerms:
         """Return terms that can be changed alone."""
         return GainTerms(self.eta.copy(), self.rho.copy(), self.diag_h.copy(), self.diag_r.copy())
@@ -98,6 +94,7 @@ class Gram:
         self.unit = 1.0 if 1.0 / _SAFE < largest < _SAFE else _power_of_two(largest)
         self.matrix = _fixed(np.ascontiguousarray(G if self.unit == 1.0 else G / self.unit))
         self.diagonal = np.diagonal(self.matrix).copy()
+        self._parts = _triangle_parts(self.n)
         _check_range(self.diagonal, np.sqrt(self.unit))
 
     def column(self, w: int) -> Array:
@@ -109,7 +106,7 @@ class Gram:
     def _few_products(self, X: Array, pool: Pool) -> Array:
         """Multiply by reading half of G once, in parts that do not depend on the number of threads."""
         even = X if len(X) % 2 == 0 else np.concatenate([X, np.zeros((1, self.n))])
-        parts = _triangle_parts(self.n)
+        parts = self._parts
         sums = np.empty((len(parts), *even.shape))
         jobs = [(self.matrix, even, out, *part) for out, part in zip(sums, parts, strict=True)]
         pool.map(kernels.multiply_triangle, jobs)
@@ -338,8 +335,8 @@ def _quadratic(S: Array, E: Array, pool: Pool) -> Array:
 
 
 def _triangle_parts(n: int) -> list[tuple[int, int]]:
-    """Cut the rows of a lower triangle into parts of equal area; a small one is one part."""
-    parts = _PARTS if n * n >= _WORTH_A_THREAD else 1
+    """Cut the rows of a lower triangle into parts of equal area; a small one into few."""
+    parts = max(1, min(_PARTS, n * n // _WORTH_A_THREAD))
     edges = [int(n * math.sqrt(part / parts)) // kernels.ROWS * kernels.ROWS for part in range(parts)]
     return list(pairwise([*edges, n]))
 

@@ -23,7 +23,7 @@ from rgcss_dask.core.solver.gram import (
     not_a_gram,
 )
 from rgcss_dask.core.solver.pool import Pool
-from rgcss_dask.core.solver.recurrence import Candidate, Residual, gain
+from rgcss_dask.core.solver.recurrence import Candidate, Residual
 from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
@@ -33,10 +33,7 @@ EPS = float(np.finfo(np.float64).eps)
 _ROUNDING = 16 * EPS
 # A refresh is due when the loss has fallen to this share of the loss at the last one.
 _REFRESH_SHARE = 1e-3
-# Gains closer than the first share are one gain, and no two that differ by more than the second.
-_TIES = 1e-12, 1e-6
-# Rounding is mostly this share of the floor, which it must not exceed.
-_MOSTLY = 0.25
+
 
 Source = Moments | ArrayLike | Factor
 
@@ -144,29 +141,15 @@ class _Path:
         return bool(self._residual.terms.diag_h[w] > self._floor[w])
 
     def _choose(self) -> int | None:
-        """Score every candidate by how much the loss falls if it is picked next, and return the best.
-
-        An exhausted column gains nothing, one of which little is left no more than rounding in G leaves certain, and
-        none more than the loss: where any pick would explain all that is left, noise must not choose. Of gains that
-        rounding cannot tell from the best, the lowest index wins.
-        """
-        t, residual, loss = len(self._columns), self._residual, self._loss
-        terms = residual.terms
-        left = terms.diag_h > self._floor
-        with np.errstate(all="ignore"):
-            found = gain(terms, self._lam, self._rules.objective.leaving(residual.counts))
-            # So small a column that alpha^2 is 0 gains nothing either.
-            self._gain = np.where(left & np.isfinite(found), found, 0.0)
-            certain = np.minimum(self._gain, loss)
-            certain -= np.where(left, np.abs(certain) * np.minimum(_MOSTLY * self._floor / terms.diag_h, 1.0), 0.0)
+        """Score every candidate, and return the best; included columns come first, whatever they gain."""
+        t, residual = len(self._columns), self._residual
+        leaving, rounding = self._rules.objective.leaving(residual.counts), _ROUNDING * self._start
+        best = residual.best(self._free, leaving, self._floor, self._loss, rounding, self._gain)
         if t < len(self._rules.include):
             return self._rules.include[t]
-        if self._lam == 0.0 and not np.any(self._free & left):
+        if self._lam == 0.0 and not np.any(self._free & (residual.terms.diag_h > self._floor)):
             return None  # the rank is used up: what is left would be chosen by rounding
-        certain[~self._free] = -np.inf
-        best = float(certain.max())
-        tie = min(max(_ROUNDING * self._start, _TIES[0] * abs(best)), _TIES[1] * abs(best))
-        return int(np.argmax(certain >= best - tie))
+        return best
 
     def _look(self, w: int) -> None:
         """Find columns ``w`` of H and R, and with them the gain as it is."""
@@ -174,8 +157,8 @@ class _Path:
         self._residual.correct(seen)
         left = evaluate.rounding_left(self._roots[w], seen.W, self._roots[self._columns])
         self._floor[w] = max(self._floor[w], float(left))
-        leaving = self._rules.objective.leaving(self._residual.counts[w])
-        self._exact = float(gain(self._residual.terms.at(w), self._lam, leaving)) if self._has_more(w) else 0.0
+        leaving = float(self._rules.objective.leaving(self._residual.counts)[w])
+        self._exact = self._residual.gain(w, leaving) if self._has_more(w) else 0.0
 
     def _agrees(self, w: int) -> bool:
         """Say whether the tracked gain of ``w`` agrees with the exact one."""

@@ -1,16 +1,120 @@
-"""The loops of the solver that are compiled: products with half of G, its refresh, and small triangular systems."""
+"""The loops of the solver that are compiled: the gain, what a pick changes, products with half of G, its refresh."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.kernels import LINE, compiled, copied_into_compiled, part_of_compiled
+from rgcss_dask.core.kernels import (
+    LINE,
+    compiled,
+    compiled_in_order,
+    copied_into_compiled,
+    part_of_compiled,
+    vectorized,
+)
 
 Array = NDArray[np.float64]
 
 # Rows of G multiplied at once.
 ROWS = 6
+# Gains closer than the first share are one gain, and no two that differ by more than the second.
+_TIES = 1e-12, 1e-6
+# Rounding is mostly this share of the floor, which it must not exceed.
+_MOSTLY = 0.25
+
+
+@compiled_in_order
+def gain(eta: float, rho: float, h: float, r: float, lam: float, leaving: float) -> float:
+    """Return by how much the loss falls if a column is picked next, with h and r its entries of the diagonals.
+
+    With alpha = lam + h that is 2 rho / alpha - r eta / alpha^2, and the column's own error after it is picked,
+    r (lam / alpha)^2, as far as that leaves the loss.
+    """
+    alpha = lam + h
+    share = lam / alpha
+    return 2.0 * rho / alpha - r / alpha * (eta / alpha) + leaving * r * (share * share)
+
+
+gains = vectorized(gain)
+
+
+@part_of_compiled
+def _certain(gain: float, left: float, rounding: float) -> float:
+    """Return what is certain of a gain, given what is left of its column and the rounding in that."""
+    return gain - abs(gain) * min(rounding / left, 1.0) if left > 0.0 else gain
+
+
+@compiled
+def best_gain(
+    eta: Array,
+    rho: Array,
+    diag_h: Array,
+    diag_r: Array,
+    lam: float,
+    leaving: Array,
+    floor: Array,
+    candidate: NDArray[np.bool_],
+    loss: float,
+    rounding: float,
+    found: Array,
+) -> int:
+    """Score every candidate by how much the loss falls if it is picked next, and return the best.
+
+    An exhausted column gains nothing, one of which little is left no more than rounding in G leaves certain, and none
+    more than the loss: where any pick would explain all that is left, noise must not choose. Of gains that ``rounding``
+    cannot tell from the best, the lowest index wins.
+    """
+    best = -np.inf
+    for i in range(len(found)):
+        if not candidate[i]:
+            found[i] = -np.inf
+        elif diag_h[i] <= floor[i]:
+            found[i] = 0.0
+        else:
+            found[i] = gain(eta[i], rho[i], diag_h[i], diag_r[i], lam, leaving[i])
+            if not abs(found[i]) < np.inf:  # so small a column that alpha^2 is 0
+                found[i] = 0.0
+        best = max(best, _certain(min(found[i], loss), diag_h[i], _MOSTLY * floor[i]))
+    tie = min(max(rounding, _TIES[0] * abs(best)), _TIES[1] * abs(best))
+    for i in range(len(found)):
+        if candidate[i] and _certain(min(found[i], loss), diag_h[i], _MOSTLY * floor[i]) >= best - tie:
+            return i
+    return -1
+
+
+@compiled
+def take(
+    h: Array,
+    r: Array,
+    w: int,
+    lam: float,
+    products: Array,
+    xx: float,
+    xy: float,
+    eta: Array,
+    rho: Array,
+    diag_h: Array,
+    diag_r: Array,
+    factor: Array,
+) -> None:
+    """Bring what gains are made of up to date for a pick w, given h and r, its columns of H and R.
+
+    H becomes H - h h'/alpha, and R becomes R - (r h' + h r')/alpha + (r_w/alpha^2) h h'. With u = h/alpha and
+    v = (r - r_w u)/alpha that takes u h' from H and u r' + v h' from R; eta and rho follow from the ``products`` H x,
+    H y and R x, with x and y the entries of h and r as they count, and from x'h and x'r.
+    """
+    alpha = lam + h[w]
+    root, own = np.sqrt(alpha), r[w]
+    Hx, Hy, Rx = products
+    for i in range(len(h)):
+        u = h[i] / alpha
+        v = (r[i] - own * u) / alpha
+        eta[i] += u * (u * xx - 2.0 * Hx[i])
+        rho[i] += u * (u * xy + v * xx - Hy[i] - Rx[i]) - v * Hx[i]
+        diag_h[i] -= u * h[i]
+        diag_r[i] -= u * r[i] + v * h[i]
+        factor[i] = h[i] / root
 
 
 @compiled

@@ -31,6 +31,9 @@ class Pool:
         The calling thread works at the jobs until none is left, and waits only for those that others have begun: so
         nothing waits for a thread that is not there. After an error, Ctrl-C too, no further job is taken.
         """
+        jobs = list(jobs)
+        if len(jobs) == 1 or self.count == 1:
+            return [function(*job) for job in jobs]
         waiting = deque(enumerate(jobs))
         results: list[Any] = [None] * len(waiting)
 

@@ -1,6 +1,6 @@
-"""What one pick changes: H = A'MA and R = A'M^2A of the picks so far, and the gains of further ones.
+"""What one pick changes: H = A'MA and R = A'M^2A of the picks so far, never formed.
 
-With C the picked columns M = I - C (C'C + lam I)^-1 C'. Neither matrix is ever formed. With L L' = G_SS + lam I and
+With C the picked columns M = I - C (C'C + lam I)^-1 C'. With L L' = G_SS + lam I and
 Y = L^-1 G_S, a factor for each pick, H = G - Y'Y and R = G - Y' (I + lam L^-1 L^-T) Y.
 """
 
@@ -17,19 +17,6 @@ from rgcss_dask.core.solver.gram import Base, GainTerms
 from rgcss_dask.core.solver.pool import Pool
 
 Array = NDArray[np.float64]
-
-
-def gain(terms: GainTerms, lam: Array | float, leaving: Array | float) -> Array:
-    """Return by how much the loss falls if a column is picked next, for every column.
-
-    With alpha_i = lam + H_ii that is 2 rho_i / alpha_i - R_ii eta_i / alpha_i^2, and the column's own error after it is
-    picked, R_ii (lam / alpha_i)^2, as far as that leaves the loss.
-    """
-    alpha = lam + terms.diag_h
-    share = lam / alpha
-    return np.asarray(
-        2.0 * terms.rho / alpha - terms.diag_r / alpha * (terms.eta / alpha) + leaving * terms.diag_r * (share * share)
-    )
 
 
 @dataclass
@@ -80,26 +67,28 @@ class Residual:
         self.counts[seen.w] = 0.0
 
     def pick(self, seen: Candidate, t: int, X: Array, GX: Array) -> None:
-        """Make the column looked at pick number t, given `vectors` and their products with G.
-
-        H becomes H - h h'/alpha, and R becomes R - (r h' + h r')/alpha + (r_w/alpha^2) h h'. With u = h/alpha and
-        v = (r - r_w u)/alpha that takes u h' from H and u r' + v h' from R, and eta and rho follow.
-        """
-        terms, h, r, Y = self.terms, seen.h, seen.r, self._Y[:t]
-        weights = np.empty((3, t))
+        """Make the column looked at pick number t, given `vectors` and their products with G."""
+        terms, w, Y, weights = self.terms, seen.w, self._Y[:t], np.empty((3, t))
         weights[:2] = X @ Y.T
         kernels.mix(self._L, weights[0], self.lam, weights[2], np.empty(t))
-        Hx, Hy, Rx = GX[[0, 1, 0]] - weights @ Y
-        xx, xy = X[0] @ h, X[0] @ r
-        alpha = self.lam + h[seen.w]
-        u = h / alpha
-        v = (r - r[seen.w] * u) / alpha
-        terms.eta += u * (u * xx - 2.0 * Hx)
-        terms.rho += u * (u * xy + v * xx - Hy - Rx) - v * Hx
-        terms.diag_h -= u * h
-        terms.diag_r -= u * r + v * h
-        self._Y[t] = h / np.sqrt(alpha)
-        self._L[t, :t], self._L[t, t] = seen.y, np.sqrt(alpha)
+        products = GX[[0, 1, 0]] - weights @ Y  # H x, H y and R x
+        xx, xy = X[0] @ seen.h, X[0] @ seen.r
+        of_all = (terms.eta, terms.rho, terms.diag_h, terms.diag_r, self._Y[t])
+        kernels.take(seen.h, seen.r, w, self.lam, products, xx, xy, *of_all)
+        self._L[t, :t], self._L[t, t] = seen.y, np.sqrt(self.lam + seen.h[w])
+
+    def best(
+        self, candidates: NDArray[np.bool_], leaving: Array, floor: Array, loss: float, rounding: float, found: Array
+    ) -> int:
+        """Put the gain of every candidate into ``found`` and return the best; see `kernels.best_gain`."""
+        terms = self.terms
+        of_all = (terms.eta, terms.rho, terms.diag_h, terms.diag_r)
+        return int(kernels.best_gain(*of_all, self.lam, leaving, floor, candidates, loss, rounding, found))
+
+    def gain(self, w: int, leaving: float) -> float:
+        """Return the gain of one column."""
+        terms = self.terms
+        return float(kernels.gain(terms.eta[w], terms.rho[w], terms.diag_h[w], terms.diag_r[w], self.lam, leaving))
 
     def refresh(self, picks: NDArray[np.intp], pool: Pool) -> Array:
         """Recompute what gains are made of from G and the factors; return the weights of the picks, were lam 0.
