@@ -217,7 +217,7 @@ def _tight_bound(source: Moments | ArrayLike, selection: Selection) -> Array:
 
 
 def _loss_and_start(moments: Moments, model: Rebuild, objective: str) -> tuple[float, float]:
-    B = moments.gram(model.mu, model.sigma)
+    B = moments.gram(model.mu, model.sigma, rest=model.mu_rest)
     return evaluate.loss_on(B, model.weights, model.columns, objective), float(np.trace(B))
 
 

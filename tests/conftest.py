@@ -2,9 +2,14 @@
 
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
+
+# A shell that starts this in the background has Ctrl-C ignored, by this process and by all that it starts; some tests
+# press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):

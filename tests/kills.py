@@ -12,14 +12,16 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import zarr
 
 import rgcss_dask as rg
+from rgcss_dask.archive.ownership import VERSION
 from rgcss_dask.archive.result_file import load_result, save_result
 from rgcss_dask.batch import run_batch
 from rgcss_dask.core import plan
@@ -72,12 +74,29 @@ class Try:
     """Something to do in a folder, what it writes, and what is there afterwards."""
 
     do: object
+    reads: tuple  # of what `prepare` makes: what is there before
     writes: str
     outcome: object
     rival: object = None  # what another process does at the same time, if not the same
 
+    def begin(self, template, here):
+        """Make a folder with what is there before."""
+        here.mkdir()
+        for name in self.reads:
+            copy = shutil.copytree if (template / name).is_dir() else shutil.copy2
+            copy(template / name, here / name)
+
     def look(self, here):
         return json.loads(json.dumps(self.outcome(here / self.writes)))
+
+
+@dataclass(frozen=True)
+class Calm:
+    """What is there when nothing was killed."""
+
+    outcome: object
+    inputs: dict
+    names: Counter
 
 
 def one_batch(here):
@@ -101,26 +120,45 @@ def scanned(here, **options):
 
 
 TRIES = {
-    "scan": Try(lambda here: scanned(here, archive=here / "out", folds=2), "out", moments_at),
+    "scan": Try(lambda here: scanned(here, archive=here / "out", folds=2), ("a.zarr",), "out", moments_at),
     "overwrite": Try(
-        lambda here: scanned(here, archive=here / "other.zarr", folds=2, overwrite=True), "other.zarr", moments_at
+        lambda here: scanned(here, archive=here / "other.zarr", folds=2, overwrite=True),
+        ("a.zarr", "other.zarr"),
+        "other.zarr",
+        moments_at,
     ),
     "append": Try(
-        lambda here: rg.append(here / "mgrown.zarr", here / "grown.zarr", progress=False), "mgrown.zarr", moments_at
+        lambda here: rg.append(here / "mgrown.zarr", here / "grown.zarr", progress=False),
+        ("mgrown.zarr", "grown.zarr"),
+        "mgrown.zarr",
+        moments_at,
     ),
-    "merge": Try(lambda here: rg.merge([here / "ma.zarr", here / "mb.zarr"], here / "out"), "out", moments_at),
-    "merge onto an input": Try(merged("ma", "mb"), "ma.zarr", moments_at, merged("ma", "mc")),
-    "save": Try(lambda here: rg.save(rg.load(here / "ma.zarr"), here / "out"), "out", moments_at),
-    "convert": Try(lambda here: rg.convert(here / "a.npy", here / "out"), "out", matrix_at),
-    "convert Zarr": Try(lambda here: rg.convert(here / "a.zarr", here / "out"), "out", matrix_at),
-    "apply": Try(lambda here: rg.write_reduced([0, 2], here / "a.zarr", here / "out"), "out", matrix_at),
+    "merge": Try(
+        lambda here: rg.merge([here / "ma.zarr", here / "mb.zarr"], here / "out"),
+        ("ma.zarr", "mb.zarr"),
+        "out",
+        moments_at,
+    ),
+    "merge onto an input": Try(
+        merged("ma", "mb"), ("ma.zarr", "mb.zarr", "mc.zarr"), "ma.zarr", moments_at, merged("ma", "mc")
+    ),
+    "save": Try(lambda here: rg.save(rg.load(here / "ma.zarr"), here / "out"), ("ma.zarr",), "out", moments_at),
+    "convert": Try(lambda here: rg.convert(here / "a.npy", here / "out"), ("a.npy",), "out", matrix_at),
+    "convert Zarr": Try(lambda here: rg.convert(here / "a.zarr", here / "out"), ("a.zarr",), "out", matrix_at),
+    "apply": Try(lambda here: rg.write_reduced([0, 2], here / "a.zarr", here / "out"), ("a.zarr",), "out", matrix_at),
     "result": Try(
-        lambda here: save_result(load_result(here / "r.json"), here / "out"), "out", lambda path: path.read_text()
+        lambda here: save_result(load_result(here / "r.json"), here / "out"),
+        ("r.json",),
+        "out",
+        lambda path: path.read_text(),
     ),
     "report": Try(
-        lambda here: write_report(load_result(here / "r.json"), here / "out"), "out", lambda path: len(path.read_text())
+        lambda here: write_report(load_result(here / "r.json"), here / "out"),
+        ("r.json",),
+        "out",
+        lambda path: len(path.read_text()),
     ),
-    "batch": Try(one_batch, "a.moments.zarr", batched),
+    "batch": Try(one_batch, ("a.zarr", "jobs.toml"), "a.moments.zarr", batched),
 }
 # Outputs of a batch beside the moments, which are not input either.
 OUTPUTS = ("a.json", "summary.json")
@@ -192,24 +230,31 @@ def is_passing(name):
     return name.endswith((".draft", ".partial", ".part")) or ".draft/" in name or "writer.json" in name
 
 
-def left(here):
-    """Name what only a process that is at work should have."""
-    return sorted(path.relative_to(here).as_posix() for path in here.rglob("*") if is_passing(path.name))
+def left(here, wanted):
+    """Name what would not be there, or be missing, if nothing had been killed."""
+    found = listed(here)
+    return sorted((found - wanted).elements()), sorted((wanted - found).elements())
+
+
+def listed(here):
+    """Count the files and folders; versions of archives are as good as each other."""
+    return Counter(VERSION.sub("v", path.relative_to(here).as_posix()) for path in here.rglob("*"))
 
 
 def attacked(name, template, folder, every, twice):
     """Kill it before every so-many-th change of files, and compare what is there after one more call."""
     one, here = TRIES[name], folder / "here"
-    shutil.copytree(template, here)
-    calm = forked(done, one, here)
-    assert calm is not None, name
-    assert "error" not in calm, calm
-    wanted, before = forked(lambda: {"outcome": one.look(here)})["outcome"], inputs(template, one)
+    one.begin(template, here)
+    before = inputs(here, one)
+    count = forked(done, one, here)
+    assert count is not None, name
+    assert "error" not in count, count
+    calm = Calm(forked(lambda: {"outcome": one.look(here)})["outcome"], before, listed(here))
     shutil.rmtree(here)
-    found = {"operations": calm["operations"], "kills": 0, "wrong": [], "lost": [], "stranded": [], "litter": []}
+    found = {"operations": count["operations"], "kills": 0, "wrong": [], "lost": [], "stranded": [], "litter": []}
     first = 1 if every == 1 else 1 + every // 2
     counts = range(first, found["operations"] + 1, every)
-    asked = [(name, count, twice, template, folder, wanted, before) for count in counts]
+    asked = [(name, count, twice, template, folder, calm) for count in counts]
     with multiprocessing.get_context("fork").Pool(2) as lanes:
         for kills, faults in lanes.starmap(attack, asked, chunksize=1):
             found["kills"] += kills
@@ -218,22 +263,22 @@ def attacked(name, template, folder, every, twice):
     return found
 
 
-def attack(name, count, twice, template, folder, wanted, before):
+def attack(name, count, twice, template, folder, calm):
     """Kill it once, or once more when it is made again, and say what is not as it should be after one more call."""
     one, here = TRIES[name], folder / f"killed-{os.getpid()}"
-    shutil.copytree(template, here)
+    one.begin(template, here)
     kills = int(forked(done, one, here, count) is None)
     if twice:
         kills += int(forked(done, one, here, 1 + 7 * count % 41) is None)
     again, faults = forked(done_again, one, here), {}
     if again is None or "error" in again:
         faults["stranded"] = [count, again]
-    elif again["outcome"] != wanted:
+    elif again["outcome"] != calm.outcome:
         faults["wrong"] = [count, again["outcome"]]
-    if inputs(here, one) != before:
+    if inputs(here, one) != calm.inputs:
         faults["lost"] = [count]
-    if left(here):
-        faults["litter"] = [count, left(here)]
+    if any(left(here, calm.names)):
+        faults["litter"] = [count, *left(here, calm.names)]
     shutil.rmtree(here)
     return kills, faults
 
@@ -241,23 +286,26 @@ def attack(name, count, twice, template, folder, wanted, before):
 def at_once(name, template, folder, times):
     """Do it in two processes at once, then once more, and compare."""
     one, here = TRIES[name], folder / "here"
-    rival = Try(one.rival or one.do, one.writes, one.outcome)
-    shutil.copytree(template, here)
+    rival = replace(one, do=one.rival or one.do)
+    one.begin(template, here)
+    before = inputs(here, one)
     forked(done, one, here)
-    forked(done, rival, here)
-    wanted = forked(lambda: {"outcome": one.look(here)})["outcome"]
+    forked(done_again, rival, here)
+    calm = Calm(forked(lambda: {"outcome": one.look(here)})["outcome"], before, listed(here))
     shutil.rmtree(here)
     found = {"times": 0, "refused": 0, "wrong": []}
     for _ in range(times):
-        shutil.copytree(template, here)
+        one.begin(template, here)
         both = [os.fork() or _leave(one.do, here), os.fork() or _leave(rival.do, here)]
         ends = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in both]
         found["times"] += 1
         found["refused"] += ends.count(3)
         forked(done_again, one, here)
         again = forked(done_again, rival, here)
-        if set(ends) - {0, 3} or 0 not in ends or again is None or again.get("outcome") != wanted:
+        if set(ends) - {0, 3} or 0 not in ends or again is None or again.get("outcome") != calm.outcome:
             found["wrong"].append([ends, again])
+        if inputs(here, one) != calm.inputs or any(left(here, calm.names)):
+            found["wrong"].append([ends, *left(here, calm.names)])
         shutil.rmtree(here)
     return found
 
@@ -288,7 +336,7 @@ def main(folder, every, times, names):
     """Kill all, or every so-many-th; where all, a second time too."""
     plan.SAVE_ROWS = 128
     warm_up()
-    writer.CHUNK_BYTES = 100 * COLUMNS
+    writer.CHUNK_BYTES = 200 * COLUMNS
     template = folder / "template"
     template.mkdir()
     made = forked(prepare, template)

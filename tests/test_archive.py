@@ -400,6 +400,31 @@ def test_a_pass_killed_after_its_result_was_written(tmp_path, monkeypatch):
     assert rg.append(tmp_path / "m.zarr", array).rows == 30_000
 
 
+def test_the_same_call_again_removes_the_version_that_was_replaced(tmp_path, monkeypatch):
+    array, path = stored(tmp_path / "a.zarr", rows(2_000)), tmp_path / "m.zarr"
+
+    def dies(folder, keep):
+        raise InterruptedPassError
+
+    def versions():
+        return len(list(path.glob("v*")))
+
+    def killed_and_again(call):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "drop_versions", dies)
+            with pytest.raises(InterruptedPassError):
+                call()
+        assert versions() == 2
+        call()
+        assert versions() == 1
+
+    rg.scan(array, archive=path)
+    killed_and_again(lambda: rg.scan(array, archive=path, folds=2, overwrite=True))
+    array.resize((3_000, N))
+    array[2_000:] = rows(1_000, seed=4)
+    killed_and_again(lambda: rg.append(path, array))
+
+
 def test_a_target_that_cannot_be_written_is_refused_before_reading(tmp_path, monkeypatch):
     monkeypatch.setattr("rgcss_dask.sources.in_memory.ArraySource.read", lambda *a: pytest.fail("read"))
     (tmp_path / "file").write_text("")

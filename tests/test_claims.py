@@ -171,7 +171,11 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path, monkeypatch):
 
 
 def test_what_a_claim_needed_goes_with_it(tmp_path):
-    (tmp_path / f"{claim.NAME}.{1:032x}").write_text("")  # of one that was killed while it buried another
+    spade = f"{claim.NAME}.{1:032x}"
+    (tmp_path / spade).write_text("")  # of one that was killed while it buried another
+    script = "from rgcss_dask.runtime.process_identity import token; print(token(), end='')"
+    dead = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    (tmp_path / f"{spade}.{2:032x}.{dead}.draft").write_text("")  # of one that was killed while it began to
     with claim.claimed(Folder(str(tmp_path))):
         assert [path.name for path in tmp_path.iterdir()] == [claim.NAME]
     with claim.claimed(Folder(str(tmp_path / "new"))):

@@ -1,7 +1,10 @@
 """Every kind of file becomes the same Zarr matrix, and an interrupted conversion goes on."""
 
 import gzip
+import json
 import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,7 @@ import zarr
 import rgcss_dask as rg
 from rgcss_dask.conversion import convert as conversion
 from rgcss_dask.conversion.convert import convert
+from rgcss_dask.io import claim
 from rgcss_dask.io import matrix_writer as writer
 from rgcss_dask.io.claim import ArchiveBusyError
 
@@ -171,6 +175,27 @@ def test_a_conversion_that_died_at_its_end_is_finished(tmp_path, monkeypatch, st
     assert convert(source, tmp_path / "out.zarr") == 1000
     assert np.array_equal(zarr.open_array(tmp_path / "out.zarr", mode="r")[:], X)
     assert {path.name for path in tmp_path.iterdir()} == {source.name, "out.zarr"}
+
+
+@pytest.mark.parametrize("left", ["draft", "draft of other rows", "claim", "claim on a claim"])
+def test_what_lies_beside_a_target_that_is_whole_is_removed(tmp_path, left):
+    """Of a process that was killed in the last steps."""
+    source, target, ended = make("npy", tmp_path), tmp_path / "out.zarr", subprocess.Popen(["true"])
+    ended.wait()
+    convert(source, target)
+    if left.startswith("draft"):
+        (tmp_path / "out.zarr.draft").mkdir()
+    if left == "draft of other rows":
+        record = {"rgcss_dask_draft": 1, "rows": 9, "made_from": "else"}
+        (tmp_path / "out.zarr.draft" / "draft.json").write_text(json.dumps(record))
+    if left.startswith("claim"):
+        mine = claim.Claim.mine()
+        name = "out.zarr.writer.json" + (f".{mine.id}" if left.endswith("on a claim") else "")
+        (tmp_path / name).write_bytes(replace(mine, pid=ended.pid).signed(0))
+    with pytest.raises(FileExistsError, match=r"out\.zarr is there already"):
+        convert(source, target)
+    assert {path.name for path in tmp_path.iterdir()} == {source.name, "out.zarr"}
+    assert np.array_equal(zarr.open_array(target, mode="r")[:], X)
 
 
 def test_two_at_once_do_not_mix_their_rows(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import oracle
 import pytest
 
-from rgcss_dask import Moments, select
+from rgcss_dask import Moments, refine, select
 from rgcss_dask.core import evaluate
 
 rng = np.random.default_rng(20)
@@ -107,3 +107,11 @@ def test_shares_people_read():
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_weights_and_conditioning_of_what_is_no_gram_are_refused():
+    picked = select(np.eye(3), 2)
+    with_gaps = np.array([[1, 0.9, -0.9], [0.9, 1, 0.9], [-0.9, 0.9, 1]])
+    for ask in (picked.weights, picked.conditioning, lambda G: refine(picked, G)):
+        with pytest.raises(ValueError, match="positive semi-definite"):
+            ask(with_gaps)

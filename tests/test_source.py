@@ -1,9 +1,12 @@
 import http.server
+import json
 import sys
 import threading
 import uuid
+import warnings
 from functools import partial
 
+import anndata
 import dask.array as da
 import dask.dataframe as dd
 import fsspec
@@ -252,6 +255,23 @@ def test_a_missing_shard_is_named(A, tmp_path):
     (tmp_path / "a.zarr" / "c" / "1" / "0").unlink()
     with pytest.raises(MissingChunkError, match=r"no chunk c/1/0 \(rows 300 to 599\)"):
         scan(tmp_path / "a.zarr")
+
+
+@pytest.mark.parametrize("content", ["", '{"zarr', "null", "[]", '{"zarr_format": 3, "node_type": "array"}', "\xff"])
+@pytest.mark.parametrize("place", ["a.zarr", "cells.zarr/X", "cells.zarr/X/data"])
+def test_damaged_metadata_are_an_error_that_names_the_archive(stored, tmp_path, place, content):
+    with warnings.catch_warnings(), anndata.settings.override(zarr_write_format=3):
+        warnings.simplefilter("ignore")
+        anndata.AnnData(sp.csr_matrix(np.eye(4, 3))).write_zarr(tmp_path / "cells.zarr")
+    head = json.loads((tmp_path / "cells.zarr" / "zarr.json").read_text())
+    head.pop("consolidated_metadata", None)  # a copy of what is changed here
+    (tmp_path / "cells.zarr" / "zarr.json").write_text(json.dumps(head))
+    (tmp_path / place / "zarr.json").write_bytes(content.encode("latin-1"))
+    archive = tmp_path / place.partition("/")[0]
+    with pytest.raises(
+        ValueError, match=rf"the metadata of {archive} cannot be read|there is no matrix X in {archive}"
+    ):
+        scan(archive)
 
 
 def test_damaged_chunks_are_named(A, tmp_path):

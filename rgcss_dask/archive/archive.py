@@ -18,7 +18,7 @@ from zarr.abc.store import Store
 from zarr.errors import ContainsArrayError
 from zarr.storage import LocalStore
 
-from rgcss_dask.archive.ownership import ATTRIBUTE, VERSION, drop_versions, refuse_foreign
+from rgcss_dask.archive.ownership import ATTRIBUTE, VERSION, drop_checkpoints, drop_versions, refuse_foreign
 from rgcss_dask.core.moments import ARRAYS, Moments
 from rgcss_dask.core.precision import doubt_of_values
 from rgcss_dask.io.claim import claimed, refuse_lost
@@ -139,6 +139,12 @@ def publish(folder: Folder, draft: Draft, record: Record) -> None:
     refuse_lost(folder)
     root.attrs[ATTRIBUTE] = {"format": FORMAT, "crc32": _crc(content), **content}
     drop_versions(folder, draft.name)
+
+
+def tidy(folder: Folder, record: Record) -> None:
+    """Remove what a call left that was killed after its result had been written; only with the claim."""
+    drop_versions(folder, record.lineage[-1])
+    drop_checkpoints(folder)
 
 
 def read(folder: Folder) -> tuple[Moments, Record]:

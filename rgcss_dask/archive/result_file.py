@@ -32,6 +32,8 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
     folder, name = result_place(path, overwrite=overwrite)
     content = {**_encoded(asdict(replace(result, provenance=kept(result.provenance)))), "sentence": result.sentence}
     del content["selection"]["all_names"]  # they are those of the result
+    if result.selection.mu_rest is None:  # earlier versions do not know it
+        del content["selection"]["mu_rest"]
     content = {"kind": KIND, "format": FORMAT, "crc32": _crc(content), **content}
     folder.write(name, json.dumps(content, indent=1).encode())
 
@@ -89,7 +91,7 @@ def _checked(result: Result) -> Result:
         raise ValueError(f"its columns must be between 0 and {n} - 1")
     for owner, shape, names in (
         (picked, (k,), ("loss", "bound", "rounding")),
-        (picked, (n,), ("mu", "sigma")),
+        (picked, (n,), ("mu", "sigma", "mu_rest")),
         (result, (n,), ("mean", "spread", "column_norm", "column_loss", "spectrum")),
         (result, (k,), ("paper_bound",)),
         (result, (k, n), ("weights",)),

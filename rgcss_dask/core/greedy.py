@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from rgcss_dask.core import evaluate, kernels, steps
 from rgcss_dask.core.accumulate import is_whole
 from rgcss_dask.core.gram import INDEFINITE, Base, Factor, Gram, Sums, checked_gram, judged_by, not_a_gram
-from rgcss_dask.core.moments import Moments, column_indices
+from rgcss_dask.core.moments import Moments, column_indices, takes_means
 from rgcss_dask.core.selection import Selection, Stop
 from rgcss_dask.core.workers import Workers
 from rgcss_dask.runtime.blas import single_threaded_blas
@@ -120,8 +120,8 @@ def select(
     earlier picks have left of a column: where it shows there is a warning, and with some 1e-14 left of it a column
     is not picked any more.
     """
-    base, names, mu, sigma = _base(source, center, scale)
-    rules = _Rules(base, k, objective, include, exclude, names, stop or Stop())
+    base, prepared = _base(source, center, scale)
+    rules = _Rules(base, k, objective, include, exclude, prepared.names, stop or Stop())
     lams = [evaluate.checked_lambda(value) for value in np.atleast_1d(np.asarray(lam, dtype=np.float64))]
     spectrum = base.spectrum() if bound or rules.stop.bound is not None else None
     with Workers() as workers, single_threaded_blas():
@@ -135,7 +135,7 @@ def select(
         else:
             workers.map(_Path.walk, ((path, workers) for path in paths))
         # With a single thread of BLAS: more would go on waiting busily, and slow down whatever comes next.
-        done = [path.result(names, mu, sigma) for path in paths]
+        done = [path.result(prepared) for path in paths]
     # Of the smallest column: beside a larger one, a lambda that is rounding there may still be much here.
     positive = base.diagonal[base.diagonal > 0]
     smallest = evaluate.DOUBT * float(positive.min()) * base.unit if len(positive) else 0.0
@@ -416,11 +416,11 @@ class _Path:
             bound = evaluate.tight_bound(self._spectrum, t, self.lam, self._rules.objective) / self._base.unit
         return t >= len(self._rules.include) and self._rules.stop.met(self._loss, self._start, bound)
 
-    def result(self, names: tuple[str, ...] | None, mu: Array | None, sigma: Array | None) -> Selection:
+    def result(self, prepared: _Prepared) -> Selection:
         """Hand over the picks, in the units of the data."""
         self._check_definite()
         columns = np.array(self._columns, dtype=np.intp)
-        unit, objective = self._base.unit, self._rules.objective
+        unit, objective, names = self._base.unit, self._rules.objective, prepared.names
         bound = None
         if self._spectrum is not None:
             bound = evaluate.bounds(self._spectrum, len(columns), self.lam, objective).tight
@@ -433,12 +433,13 @@ class _Path:
             self._base.n,
             bound,
             None if names is None else tuple(names[i] for i in columns),
-            mu,
-            sigma,
+            prepared.mu,
+            prepared.sigma,
             self._refreshes,
             self._end,
             self._rounding(columns) * unit,
             names,
+            prepared.mu_rest,
         )
 
     def _check_definite(self) -> None:
@@ -468,15 +469,24 @@ class _Path:
         return np.minimum(np.cumsum(moved + self._untold[:t]), self._start)
 
 
-def _base(
-    source: Source, center: bool | ArrayLike, scale: float | str | ArrayLike | None
-) -> tuple[Base, tuple[str, ...] | None, Array | None, Array | None]:
-    """Return the matrix to work on, the column names and the preparation (mu, sigma), None where there is none."""
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """What the columns are called, and what was subtracted from each and divided by; None where there is none."""
+
+    names: tuple[str, ...] | None = None
+    mu: Array | None = None
+    sigma: Array | None = None
+    mu_rest: Array | None = None
+
+
+def _base(source: Source, center: bool | ArrayLike, scale: float | str | ArrayLike | None) -> tuple[Base, _Prepared]:
+    """Return the matrix to work on, and how it was prepared."""
     if isinstance(source, Moments):
         mu, sigma = source.preparation(center, scale)
-        return Gram(source.gram(center, scale)), source.names, mu, sigma
+        rest = source.mean_rest if takes_means(center) else None
+        return Gram(source.gram(center, scale)), _Prepared(source.names, mu, sigma, rest)
     if not (center is False and (scale is None or scale is False)):
         raise ValueError("center and scale need moments; a Gram or a factor must be prepared before it is given.")
     if isinstance(source, Factor):
-        return source, None, None, None
-    return Gram(checked_gram(source)), None, None, None
+        return source, _Prepared()
+    return Gram(checked_gram(source)), _Prepared()

@@ -19,6 +19,8 @@ from rgcss_dask.core.triangle import Array, add_outer
 LOST = 0.01
 # Weights are sums too: what is left of them below this share of what there was is rounding.
 NO_WEIGHT = 1e-12
+# What float64 rounds off a mean counts from this share of the spread on: losses are promised to 1e-9.
+_COUNTS = 1e-9
 # The arrays of moments; archives and handles pass them on by name.
 ARRAYS = ("shift", "total", "product", "rounding")
 
@@ -85,6 +87,18 @@ class Moments:
         return self.shift + self.total / self.weight
 
     @property
+    def mean_rest(self) -> Array | None:
+        """What float64 rounds off the means, (n,); None where that is nothing beside the spread of any column.
+
+        Of integers near 2^60 with a spread of 100, a mean in float64 is wrong by up to 64.
+        """
+        if self.exact:
+            return None
+        mean, spread = self.mean, self.spread
+        rest = np.where(spread > 0, (self.shift - mean) + self.total / self.weight, 0.0)
+        return rest if np.any(np.abs(rest) > _COUNTS * spread) else None
+
+    @property
     def scatter(self) -> Array:
         """Sum of products about the mean, (n, n)."""
         return self.gram(center=True)
@@ -108,7 +122,9 @@ class Moments:
         """Take the rows of ``other`` away again: an old window, for example.
 
         Exact integers stay exact. With floats, digits are lost where ``other`` is larger than what remains;
-        merging what remains is better when it is at hand. Parts kept apart are not carried over.
+        merging what remains is better when it is at hand. A column whose spread is some tens of units in the last
+        place of its mean may then count as constant: the values of all rows and of ``other`` may each be rounded, and
+        what of that is the same in both is not known. Parts kept apart are not carried over.
         """
         self._check_same_columns(other, "subtract")
         weight, rows = self.weight - other.weight, self.rows - other.rows
@@ -161,10 +177,17 @@ class Moments:
             mu = _vector(center, self.n, "center")
         return mu, self._sigma(scale)
 
-    def gram(self, center: bool | ArrayLike = False, scale: float | str | ArrayLike | None = None) -> Array:
+    def gram(
+        self,
+        center: bool | ArrayLike = False,
+        scale: float | str | ArrayLike | None = None,
+        *,
+        rest: Array | None = None,
+    ) -> Array:
         """Form the n x n Gram of the prepared rows (x - mu) / sigma; see `preparation`.
 
-        Without centring and scaling this is A'A, exact for exact moments.
+        Without centring and scaling this is A'A, exact for exact moments. ``rest`` is to be subtracted besides the
+        values of ``center``: what float64 has rounded off them, see `mean_rest`.
         """
         mu, sigma = self.preparation(center, scale)
         base = _near(self, mu) if self.exact else self
@@ -175,10 +198,10 @@ class Moments:
             G[constant, :] = 0.0
             G[:, constant] = 0.0
             shift, total = np.where(constant, self.mean, shift), np.where(constant, 0.0, total)
-        if isinstance(center, bool | np.bool_) and center:
+        if takes_means(center):
             add_outer(G, [(total, total / -base.weight)])
         else:
-            d = mu - shift
+            d = mu - shift if rest is None else mu - shift + rest
             add_outer(G, [(d, base.weight * d - total), (total, -d)])
         kernels.mirror(G)
         if np.any(sigma != 1.0):
@@ -274,6 +297,11 @@ def _column_index(column: Any, places: dict[str, list[int]]) -> int:
             f"a name must stand for one column; {len(found)} are called {column!r}. Give the index instead."
         )
     return found[0]
+
+
+def takes_means(center: bool | ArrayLike) -> bool:
+    """Tell whether the means are to be subtracted, and not values that are given, or nothing."""
+    return isinstance(center, bool | np.bool_) and bool(center)
 
 
 def _named(part: Moments, names: tuple[str, ...] | None) -> Moments:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import NotFiniteError
 from rgcss_dask.core.missing import MASKED, plain
+from rgcss_dask.core.precision import difference
 from rgcss_dask.core.selection import Selection
 
 Array = NDArray[np.float64]
@@ -28,6 +29,7 @@ class Rebuild:
     mu: Array  # (n,)
     sigma: Array  # (n,)
     keeps: bool
+    mu_rest: Array | None = None  # (n,) what float64 rounds off mu, where that counts
 
     @classmethod
     def of(cls, picked: Selection, weights: Array) -> Rebuild:
@@ -35,7 +37,8 @@ class Rebuild:
         order = np.argsort(picked.columns)
         mu = np.zeros(picked.n) if picked.mu is None else picked.mu
         sigma = np.ones(picked.n) if picked.sigma is None else picked.sigma
-        return cls(picked.columns[order], weights[order], mu, sigma, picked.objective == "unselected")
+        keeps = picked.objective == "unselected"
+        return cls(picked.columns[order], weights[order], mu, sigma, keeps, picked.mu_rest)
 
     @property
     def n(self) -> int:
@@ -49,7 +52,7 @@ class Rebuild:
     def __call__(self, reduced: NDArray[Any]) -> NDArray[Any]:
         """Rebuild rows: (m, k) -> (m, n)."""
         S = self.columns
-        full = ((reduced - self.mu[S]) / self.sigma[S]) @ self.weights
+        full = self._prepared(reduced, S) @ self.weights
         full *= self.sigma
         full += self.mu
         if self.keeps:
@@ -58,12 +61,20 @@ class Rebuild:
 
     def losses(self, block: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[float, float]:
         """Return the loss on the rows of a block, prepared, and their squared norm."""
-        X = (block - self.mu) / self.sigma
+        X = self._prepared(block, np.arange(self.n))
         E = X - X[:, self.columns] @ self.weights
         if self.keeps:
             E[:, self.columns] = 0.0
         w = np.ones(len(X)) if weights is None else weights
         return float(w @ np.einsum("ij,ij->i", E, E)), float(w @ np.einsum("ij,ij->i", X, X))
+
+    def _prepared(self, rows: NDArray[Any], columns: NDArray[np.intp]) -> Array:
+        """Centre and scale rows of these columns; no digit of 64-bit integers is lost before the difference."""
+        X: Array = difference(rows, self.mu[columns], np.empty(rows.shape))
+        if self.mu_rest is not None:
+            X -= self.mu_rest[columns]
+        X /= self.sigma[columns]
+        return X
 
 
 @dataclass(frozen=True, eq=False)

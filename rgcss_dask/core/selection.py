@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.gram import checked_gram
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import matching
@@ -63,6 +64,7 @@ class Selection:
     exhausted: bool = False  # True when it ended because no column had anything left to add
     rounding: Array | None = None  # (k,) how far rounding in the Gram may have moved each loss
     all_names: tuple[str, ...] | None = None  # (n,) names of the columns to choose from
+    mu_rest: Array | None = None  # (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
 
     @property
     def k(self) -> int:
@@ -102,11 +104,13 @@ class Selection:
         """Return the Gram of ``source`` with this selection's centring, scaling and order of columns."""
         if isinstance(source, Moments):
             return self.aligned(source).gram(
-                center=False if self.mu is None else self.mu, scale=None if self.sigma is None else self.sigma
+                center=False if self.mu is None else self.mu,
+                scale=None if self.sigma is None else self.sigma,
+                rest=self.mu_rest,
             )
-        G = plain(source).astype(np.float64)
+        G = plain(source)
         self._check_count(len(G) if G.ndim else 0)
-        return G
+        return checked_gram(G)
 
     def aligned(self, source: Moments) -> Moments:
         """Return moments of the columns that were selected from, in their order; others are refused.

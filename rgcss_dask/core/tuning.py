@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.greedy import OBJECTIVES, Columns, select
 from rgcss_dask.core.grid import checked_grid, default_grid
-from rgcss_dask.core.moments import Moments, column_indices
+from rgcss_dask.core.moments import Moments, column_indices, takes_means
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.runtime.blas import single_threaded_blas
 
@@ -239,7 +239,8 @@ def _lambdas(
 def _hold_out(index: int, fold: Moments, rest: Moments, lams: Array, how: _How) -> _HeldOut:
     """Select on ``rest`` for all lambdas and measure every prefix on ``fold``, prepared as ``rest`` was."""
     mu, sigma = rest.preparation(how.center, how.scale)
-    G, B = rest.gram(how.center, how.scale), fold.gram(mu, sigma)
+    rounded_off = rest.mean_rest if takes_means(how.center) else None
+    G, B = rest.gram(how.center, how.scale), fold.gram(mu, sigma, rest=rounded_off)
     if lams[0] == 0 and rest.rows < how.k:  # said before the work; the rank may fall short later still
         raise _too_few(index, how.k, rest.rows)
     paths = how.paths(G, lams)

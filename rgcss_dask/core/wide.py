@@ -14,7 +14,7 @@ from rgcss_dask.core.accumulate import NotFiniteError, checked_weights
 from rgcss_dask.core.gram import Factor
 from rgcss_dask.core.greedy import select
 from rgcss_dask.core.missing import plain
-from rgcss_dask.core.moments import Moments, column_indices
+from rgcss_dask.core.moments import Moments, column_indices, takes_means
 from rgcss_dask.core.precision import difference
 from rgcss_dask.core.selection import Selection
 
@@ -83,6 +83,15 @@ class Rows:
         """Standard deviation of each column, (n,)."""
         return np.concatenate([part.spread for part in self._strips])
 
+    @property
+    def mean_rest(self) -> Array | None:
+        """What float64 rounds off the means, (n,), as `Moments.mean_rest` says."""
+        rests = [part.mean_rest for part in self._strips]
+        if all(rest is None for rest in rests):
+            return None
+        whole = [np.zeros(p.n) if rest is None else rest for p, rest in zip(self._strips, rests, strict=True)]
+        return np.concatenate(whole)
+
     def moments(self) -> Moments:
         """Form the n x n moments after all."""
         return replace(Moments.of(self.block, self.weights, names=self.names), dropped=self.dropped)
@@ -98,7 +107,7 @@ class Rows:
     def factor(self, center: bool | ArrayLike, mu: Array, sigma: Array) -> Array:
         """Return the prepared rows, each times the root of its weight: F with F'F the prepared Gram, (m, n)."""
         F: Array = difference(self.block, mu, np.empty(self.block.shape))
-        if isinstance(center, bool | np.bool_) and bool(center):
+        if takes_means(center):
             # The mean of 64-bit integers need not be a float64 number.
             F -= np.concatenate([part.shift - part.mean + part.total / part.weight for part in self._strips])
             F[:, self.spread == 0] = 0.0
@@ -149,7 +158,8 @@ def select_from_rows(
     )
     names = None if rows.names is None else tuple(rows.names[i] for i in picked.columns)
     weights = evaluate.weights_from_rows(base.rows(picked.columns), picked.columns, lam)
-    return replace(picked, names=names, mu=mu, sigma=sigma, all_names=rows.names), weights
+    rest = rows.mean_rest if takes_means(center) else None
+    return replace(picked, names=names, mu=mu, sigma=sigma, all_names=rows.names, mu_rest=rest), weights
 
 
 def _filled(X: NDArray[Any], weights: NDArray[Any] | None) -> NDArray[Any]:

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
-from rgcss_dask.io.files import Folder
+from rgcss_dask.io.files import Folder, drop_drafts
 from rgcss_dask.io.retry import Retry, StoreError
 from rgcss_dask.runtime.process_identity import born, machine, namespace
 
@@ -131,6 +132,7 @@ def _begin(folder: Folder, mine: Claim, name: str) -> None:
 def _tidy(folder: Folder, name: str) -> None:
     """Remove the claims on claims of the dead that a process killed meanwhile has left: nobody needs them now."""
     left = re.compile(rf"{re.escape(name)}(\.{ID.pattern})+")
+    drop_drafts(Path(folder.root), left)
     for found in os.listdir(folder.root):
         if left.fullmatch(found):
             folder.remove(found)

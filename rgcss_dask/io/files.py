@@ -271,10 +271,16 @@ def _draft_of(path: Path, pieces: Sequence[bytes | memoryview]) -> Iterator[Path
                 file.write(piece)
         yield draft
     finally:
-        for name in os.listdir(path.parent):
-            found = _DRAFT.fullmatch(name)
-            if name == draft.name or (found and found[1] == path.name and is_left(found[2])):
-                path.with_name(name).unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
+        drop_drafts(path.parent, re.compile(re.escape(path.name)))
+
+
+def drop_drafts(folder: Path, names: re.Pattern[str]) -> None:
+    """Remove what processes that have ended had not yet given its name."""
+    for name in os.listdir(folder):
+        found = _DRAFT.fullmatch(name)
+        if found and names.fullmatch(found[1]) and is_left(found[2]):
+            (folder / name).unlink(missing_ok=True)
 
 
 def _link(draft: Path, path: Path) -> None:

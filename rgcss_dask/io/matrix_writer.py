@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -84,11 +85,17 @@ def checked_target(path: str | Path) -> Path:
     if is_url(str(path)):
         raise ValueError(f"the target must be a local path; got {path}. Write it locally and copy it.")
     final = Path(path).expanduser().absolute()
-    if final.exists() and not final.with_name(final.name + ENDING).exists():
+    if final.exists() and not _may_be_left(final):
         raise _taken(final)
     if not final.parent.is_dir():
         raise FileNotFoundError(f"the folder {final.parent} is not there. Make it first, or give another path.")
     return final
+
+
+def _may_be_left(final: Path) -> bool:
+    """Tell whether there is something beside the target that a killed process may have left, to be removed first."""
+    ours = (final.name + ENDING, f"{final.name}.{CLAIM}")  # claims on claims of the dead begin like the second
+    return any(name == ours[0] or name.startswith(ours[1]) for name in os.listdir(final.parent))
 
 
 def _taken(final: Path) -> FileExistsError:
@@ -148,10 +155,11 @@ class _Draft:
 
     def cleared(self, final: Path) -> int:
         """Finish what was killed after the matrix had its name; if it was anything else, refuse."""
-        rows = self._rows_of_the_same()
-        if rows is None or (self.path / MATRIX).exists():
+        rows, waits = self._rows_of_the_same(), (self.path / MATRIX).exists()
+        if not waits and self._is_ours():
+            self.remove()
+        if rows is None or waits:
             raise _taken(final)
-        self.remove()
         return rows
 
     def remove(self) -> None:

@@ -64,7 +64,7 @@ def append(
         _check_old_rows(record, opened)
         seen = int(record.spans[-1][1])
         if seen == opened.shape[0]:
-            drop_checkpoints(folder)  # killed after its result had been written
+            archives.tidy(folder, record)
             return moments
         request = make_request(
             opened,

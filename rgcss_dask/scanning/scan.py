@@ -125,7 +125,7 @@ def scan(
             drop_checkpoints(folder)
             return moments
         refuse_other(folder.address, record.fingerprint, request.fingerprint)
-        drop_checkpoints(folder)  # killed after its result had been written
+        archives.tidy(folder, record)
         client = request.where.client
         return archives.read(folder)[0] if client is None else loaded(client, folder)
 

@@ -17,6 +17,7 @@ from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source, crc32, even_cu
 from rgcss_dask.sources.chunk_checksums import unguarded
 from rgcss_dask.sources.dask import DaskSource
 from rgcss_dask.sources.in_memory import ArraySource, SparseSource
+from rgcss_dask.sources.metadata import OF_JSON, metadata_named
 from rgcss_dask.sources.zarr import (
     ZarrSource,
     innermost,
@@ -64,11 +65,12 @@ class AnnDataSource(Source):
             group = zarr.open_group(store, path=path, mode="r")
         except StoreError:
             raise
-        except (OSError, ValueError):  # no group that can be read
+        except Exception:  # no group, not there or damaged: of no kind
             return None
         if group.attrs.get(ENCODING) not in ("anndata", *SPARSE):
             return None
-        return cls._of_group(group, without_secrets(address), reading)
+        with metadata_named(address, OF_JSON):
+            return cls._of_group(group, without_secrets(address), reading)
 
     @classmethod
     def _of_group(cls, group: zarr.Group, address: str, reading: Reading) -> Source:

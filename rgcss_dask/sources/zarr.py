@@ -17,7 +17,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store
-from zarr.errors import ContainsGroupError, GroupNotFoundError, NodeTypeValidationError
+from zarr.errors import GroupNotFoundError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, ZipStore
 
 from rgcss_dask.core.plan import READ_BYTES, Cuts
@@ -29,6 +29,7 @@ from rgcss_dask.runtime.page_pool import empty_rows
 from rgcss_dask.sources.base import Reading, Source, crc32, even_cuts
 from rgcss_dask.sources.chunk_checksums import unguarded
 from rgcss_dask.sources.decoding_limits import bounded_array, check_blosc, check_stored, largest_chunk
+from rgcss_dask.sources.metadata import ANOTHER_NODE, metadata_named
 from rgcss_dask.sources.row_chunks import RowChunks, ends_in_blosc
 
 MOST_CUTS = 2**22  # 8 bytes each; beyond, neighbours that would be read together anyway count as one
@@ -267,8 +268,11 @@ def find_array(address: str, storage_options: dict[str, Any]) -> zarr.Array[Any]
     """Open a Zarr array for reading, or return None if there is a group, or nothing, in its place."""
     store, path = open_store(address, storage_options)
     try:
-        return zarr.open_array(store, path=path, mode="r")
-    except (ContainsGroupError, NodeTypeValidationError, FileNotFoundError):
+        with metadata_named(address, told=ANOTHER_NODE):
+            return zarr.open_array(store, path=path, mode="r")
+    except ANOTHER_NODE:
+        return None
+    except FileNotFoundError:
         return None
 
 
@@ -276,7 +280,8 @@ def no_array(address: str, storage_options: dict[str, Any]) -> ValueError | File
     """Return the error that says what there is in the place of a Zarr array."""
     store, path = open_store(address, storage_options)
     try:
-        return ValueError(_list_arrays(address, store, path))
+        with metadata_named(address, told=(GroupNotFoundError,)):
+            return ValueError(_list_arrays(address, store, path))
     except (FileNotFoundError, GroupNotFoundError):
         return FileNotFoundError(f"there is no Zarr array at {without_secrets(address)}.")
 
