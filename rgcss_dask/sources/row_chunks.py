@@ -2,6 +2,7 @@
 
 Zarr decodes a chunk into new memory and copies it from there. Paging that memory in, chunk after chunk, costs as much
 as decoding it, and what is freed of so many sizes leaves holes. Whatever is not a plain chunk is left to Zarr.
+Why no other decoder: docs/decisions/chunk-decoder.md.
 """
 
 from __future__ import annotations
