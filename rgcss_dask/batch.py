@@ -9,7 +9,7 @@ import string
 import time
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from rgcss_dask.archive.archive import folder_of, read_record
 from rgcss_dask.archive.ownership import foreign, has_batch_mark, is_begun, mark_for_batch, refuse_foreign
 from rgcss_dask.archive.result_file import load_result, result_place, save_result
 from rgcss_dask.cluster.waiting import NoWorkersError
+from rgcss_dask.faults import is_bug, one_line
+from rgcss_dask.faults import report as report_of
 from rgcss_dask.io.files import Folder, is_url, place_of
 from rgcss_dask.io.outputs import Places, refuse_others
 from rgcss_dask.io.safe_text import kept
@@ -32,7 +34,7 @@ Say = Callable[[str], None]
 KIND = "rgcss_dask summary"
 
 SCAN = ("folds", "groups", "nan", "missing", "precision", "memory", "seed")
-ASK = ("k", "lam", "lams", "choose_k", "one_se", "objective", "center", "scale", "include", "exclude", "refine")
+ASK = tuple(field.name for field in fields(Question))
 ENDINGS = {"moments": ".moments.zarr", "result": ".json", "report": ".html"}
 OUT = tuple(ENDINGS)
 SHOW = ("image_shape",)
@@ -93,7 +95,7 @@ def run_batch(
     done: list[dict[str, Any]] = []
     notes: list[str] = []
     for number in share:
-        state = _run(every[number], budget, notes.append, overwrite=overwrite)
+        state = _run(every[number], budget, notes.append, say, overwrite=overwrite)
         done.append({"number": number + 1, **state})
         say(f"{number + 1}/{len(every)} {state['status']:8s} {state['data']}: {state['words']}")
     if notes:
@@ -210,7 +212,7 @@ def _check_template(template: str) -> None:
         )
 
 
-def _run(job: BatchJob, memory: int | None, note: Say, *, overwrite: bool) -> dict[str, Any]:
+def _run(job: BatchJob, memory: int | None, note: Say, say: Say, *, overwrite: bool) -> dict[str, Any]:
     """Do one job; whatever goes wrong becomes its reason."""
     began = time.perf_counter()
     state = {"data": job.data, "result": job.result, "report": job.report}
@@ -222,7 +224,9 @@ def _run(job: BatchJob, memory: int | None, note: Say, *, overwrite: bool) -> di
     except NoWorkersError:  # no other job would fare better, and each would wait as long
         raise
     except Exception as error:
-        status, words = "failed", " ".join(str(error).split()) or type(error).__name__
+        status, words = "failed", one_line(error)
+        if is_bug(error):
+            say(report_of(error))
     return {**state, "status": status, "words": words, "seconds": round(time.perf_counter() - began, 3)}
 
 

@@ -19,6 +19,8 @@ import click
 from click.core import ParameterSource
 
 from rgcss_dask import __version__
+from rgcss_dask.faults import is_bug, one_line
+from rgcss_dask.faults import report as report_of
 from rgcss_dask.options import (
     ImageShape,
     Lambda,
@@ -32,11 +34,9 @@ from rgcss_dask.options import (
 
 # Imports of the package stand in the commands: `rgcss --help` must not wait for Dask and scikit-learn.
 
-EXPECTED = (ValueError, TypeError, OSError, MemoryError, ImportError, RuntimeError, OverflowError, LookupError)
-
 
 def main() -> None:
-    """Run a command; exit with 0 when done, 1 for a known error in one line, 2 for wrong usage, 130 for Ctrl-C."""
+    """Run a command; exit with 0 when done, 1 for an error in one line or a bug, 2 for wrong usage, 130 for Ctrl-C."""
     debug = "--debug" in sys.argv
     # What is done is done: Ctrl-C while Python puts itself away must not end in death by a signal.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
@@ -56,9 +56,12 @@ def _run(debug: bool) -> None:
         say("interrupted. What was finished is kept; the same command goes on from there.")
         _leave(130, debug)
     except Exception as error:
-        if debug:
-            traceback.print_exc()
-        say(f"error: {_one_line(error)}")
+        if is_bug(error):
+            say(report_of(error))
+        else:
+            if debug:
+                traceback.print_exc()
+            say(f"error: {one_line(error)}")
         _leave(1, debug)
 
 
@@ -73,13 +76,6 @@ def _hush() -> None:
     logging.disable()
     sys.unraisablehook = lambda ignored: None
     threading.excepthook = lambda ignored: None
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, click.ClickException):
-        return error.format_message()
-    return text if isinstance(error, EXPECTED) else f"{type(error).__name__}: {text} (a bug: --debug shows where)"
 
 
 def say(message: str) -> None:

@@ -21,6 +21,7 @@ from rgcss_dask.cluster.placement import PLACES, check_where
 from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.accumulate import check_real, checked_weights, is_whole
+from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.missing import MASKED, plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import matching
@@ -29,7 +30,7 @@ from rgcss_dask.core.partial_sums import PartialSums
 from rgcss_dask.core.plan import Options
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.rebuild import Rebuild, Take
-from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.selection import Selection, Stop
 from rgcss_dask.core.solver.gram import Factor
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows, select_from_rows
@@ -91,6 +92,9 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         theirs. Splitters of scikit-learn need the rows in memory, and must hold out each row once.
     refine : bool, default=False
         Exchange picked columns for others, after the greedy selection, while that lowers the loss.
+    stop : Stop, default=None
+        End before ``n_features_to_select`` by loss or lower bound, see `Stop`. Cross-validation compares all its
+        paths to the end; the selection on all rows that follows stops.
     where : {"scheduler", "worker", "client"}, default=None
         Where the selection runs after a pass on a Dask cluster: on the scheduler (by default) or on the worker that has
         the moments, where they stay until the client is closed; or in this process, which then has them for good.
@@ -166,6 +170,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         exclude: Sequence[int] | Sequence[str] | None = None,
         cv: int | None = None,
         refine: bool = False,
+        stop: Stop | None = None,
         where: str | None = None,
     ) -> None:
         self.n_features_to_select = n_features_to_select
@@ -178,6 +183,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.exclude = exclude
         self.cv = cv
         self.refine = refine
+        self.stop = stop
         self.where = where
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -222,7 +228,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """
         self._check_parameters()
         if lazy.is_stored(X):
-            raise TypeError(
+            raise WrongKindError(
                 f"partial_fit takes a batch of rows in memory; got {type(X).__module__}.{type(X).__qualname__}. "
                 "Use fit, which reads it block by block."
             )
@@ -426,6 +432,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             exclude=_given(self.exclude),
             center=self.center,
             scale=self.scale,
+            stop=self.stop or Stop(),
         )
 
     def _folds(self) -> int | None:
@@ -444,6 +451,8 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"nan must be 'raise', 'drop' or 'mean'; got {self.nan!r}.")
         if isinstance(self.cv, numbers.Integral) and self.cv < 2:
             raise ValueError(f"cv must be a number of folds, 2 or more; got {self.cv!r}.")
+        if self.stop is not None and not isinstance(self.stop, Stop):
+            raise ValueError(f"stop must be None or a Stop, such as Stop(loss=0.05); got {self.stop!r}.")
         if self.lam != "cv" and not isinstance(self.lam, numbers.Real):
             raise ValueError(f"lam must be a number or 'cv'; got {self.lam!r}.")
         if self.lam != "cv":
@@ -523,7 +532,9 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _rebuilt_field(self, X: Any, model: Rebuild) -> Any:
         """Return the field rebuilt from a DataArray of picked columns."""
         if self._field is None:
-            raise TypeError("a DataArray can be rebuilt after a fit on one; this fit was on a matrix. Give its values.")
+            raise WrongKindError(
+                "a DataArray can be rebuilt after a fit on one; this fit was on a matrix. Give its values."
+            )
         values = X.transpose(self._field.rows, ...).data
         known = [self._field.names[j] for j in np.flatnonzero(self.support_)]
         places = self._picked_places(values.shape, self._field.labels(X), known)
@@ -551,7 +562,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             probe = self.transform(np.zeros((1, self.n_features_in_)))
         if not isinstance(probe, np.ndarray):
             package = type(probe).__module__.split(".")[0]
-            raise TypeError(
+            raise WrongKindError(
                 f"set_output asks for {package}, which would load what is lazy into memory. "
                 "Use set_output(transform='default'), or compute() the input first."
             )
@@ -565,7 +576,7 @@ class GCSS(RGCSS):
 
     Parameters
     ----------
-    n_features_to_select, objective, center, scale, nan, include, exclude, cv, refine, where
+    n_features_to_select, objective, center, scale, nan, include, exclude, cv, refine, stop, where
         As in `RGCSS`.
 
     Attributes
@@ -586,6 +597,7 @@ class GCSS(RGCSS):
         exclude: Sequence[int] | Sequence[str] | None = None,
         cv: int | None = None,
         refine: bool = False,
+        stop: Stop | None = None,
         where: str | None = None,
     ) -> None:
         super().__init__(
@@ -599,6 +611,7 @@ class GCSS(RGCSS):
             exclude=exclude,
             cv=cv,
             refine=refine,
+            stop=stop,
             where=where,
         )
 

@@ -119,4 +119,16 @@ question_options = _together(
     click.option("--include", type=Names(), default=(), help="Columns to take first, by index or name."),
     click.option("--exclude", type=Names(), default=(), help="Columns never to take."),
     click.option("--refine", is_flag=True, help="Exchange picked columns while that lowers the loss."),
+    click.option(
+        "--stop-loss",
+        type=click.FloatRange(0, 1),
+        metavar="SHARE",
+        help="Pick no more columns once so small a share of the loss at the start is left, such as 0.05.",
+    ),
+    click.option(
+        "--stop-bound",
+        type=click.FloatRange(1),
+        metavar="FACTOR",
+        help="Pick no more columns once the loss is at most so many times the lower bound, such as 1.1.",
+    ),
 )

@@ -17,7 +17,7 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import size
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.result import Result, Trust, Tuning, make_result
-from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.selection import Selection, Stop
 from rgcss_dask.core.stability import Stability
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows, select_from_rows
@@ -50,6 +50,8 @@ class Question:
     include: tuple[Any, ...] = ()
     exclude: tuple[Any, ...] = ()
     refine: bool = False
+    stop_loss: float | None = None  # end when so small a share of the loss is left
+    stop_bound: float | None = None  # end when the loss is at most so many times the lower bound
 
     @property
     def problem(self) -> Problem:
@@ -60,6 +62,7 @@ class Question:
             exclude=self.exclude,
             center=self.center,
             scale=self.scale,
+            stop=Stop(self.stop_loss, self.stop_bound),
         )
 
 

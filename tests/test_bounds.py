@@ -16,7 +16,8 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 import rgcss_dask as rg
-from rgcss_dask.sources.zarr import DamagedChunkError, MissingChunkError, ZarrSource
+from rgcss_dask.sources.guarded_stores import MissingChunkError
+from rgcss_dask.sources.zarr import DamagedChunkError, ZarrSource
 
 SWOLLEN = 2**30  # bytes that a chunk of 80 kB claims to be
 ZSTD, CRC = numcodecs.Zstd(), numcodecs.checksum32.CRC32C(location="end")

@@ -17,8 +17,9 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore
 import rgcss_dask as rg
 from rgcss_dask.sources.base import Reading
 from rgcss_dask.sources.decoding_limits import declared_size
+from rgcss_dask.sources.guarded_stores import MissingChunkError
 from rgcss_dask.sources.row_chunks import RowChunks
-from rgcss_dask.sources.zarr import DamagedChunkError, MissingChunkError, ZarrSource
+from rgcss_dask.sources.zarr import DamagedChunkError, ZarrSource
 
 ROWS, COLUMNS, HEIGHT = 103, 7, 10
 BIG, LITTLE = {"serializer": BytesCodec(endian="big")}, {"serializer": BytesCodec(endian="little")}

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rgcss_dask as rg
-from rgcss_dask.archive.result_file import make_result, save_result
+from rgcss_dask.archive.result_file import save_result
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.result import make_result
 
 FAR = 2**60  # float64 numbers are 256 apart there
 

@@ -23,6 +23,7 @@ LAYERS = (
     # The doors.
     {"questions", "options", "report"},
     {"workflow", "estimator"},
+    {"faults"},  # what is a bug and what a user can mend
     {"batch", "demo"},
     {"cli"},
     {"__main__"},

@@ -15,7 +15,7 @@ import rgcss_dask as rg
 from rgcss_dask import RGCSS, Field
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.sources.anndata import AnnDataSource
-from rgcss_dask.sources.zarr import MissingChunkError
+from rgcss_dask.sources.guarded_stores import MissingChunkError
 
 xr = pytest.importorskip("xarray")
 

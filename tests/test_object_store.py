@@ -23,8 +23,8 @@ from rgcss_dask.batch import run_batch
 from rgcss_dask.cli import cli
 from rgcss_dask.io.files import Folder
 from rgcss_dask.io.retry import Retry, StoreError
+from rgcss_dask.sources.guarded_stores import MissingChunkError
 from rgcss_dask.sources.registry import open_source
-from rgcss_dask.sources.zarr import MissingChunkError
 
 pytest.importorskip("moto", reason="needs the extra 'test-cloud': pip install -e '.[test-cloud]'")
 

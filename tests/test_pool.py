@@ -3,6 +3,7 @@
 import threading
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -178,3 +179,17 @@ def test_selections_side_by_side_do_not_disturb_each_other():
         for got in some.map(lambda _: select(wide, 30, lam=[0.1, 1.0]), ((i,) for i in range(8))):
             for picked, loss in zip(got, want, strict=True):
                 assert np.array_equal(picked.loss, loss)
+
+
+def test_many_selections_at_once_in_threads_of_one_process():
+    """Each has its own few threads; none spins, none waits for another's, and all have the bits that one alone has."""
+    rng = np.random.default_rng(0)
+    given = [block(900).T @ block(900), Factor(block(500)), np.diag(rng.random(N)) + 1.0]
+    lams = np.logspace(-2, 1, 3)
+    wanted = [select(source, 20, lam=lams) for source in given]
+    with ThreadPoolExecutor(8) as callers:
+        found = list(callers.map(lambda i: select(given[i % 3], 20, lam=lams), range(50)))
+    for i, paths in enumerate(found):
+        for got, want in zip(paths, wanted[i % 3], strict=True):
+            assert np.array_equal(got.columns, want.columns)
+            assert np.array_equal(got.loss, want.loss)

@@ -28,8 +28,9 @@ from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.io.files import in_order
 from rgcss_dask.scanning.uncounted import scan_uncounted
 from rgcss_dask.sources.base import dense
+from rgcss_dask.sources.guarded_stores import MissingChunkError
 from rgcss_dask.sources.registry import open_source
-from rgcss_dask.sources.zarr import DamagedChunkError, MissingChunkError
+from rgcss_dask.sources.zarr import DamagedChunkError
 
 ROWS, COLUMNS = 1_003, 12
 

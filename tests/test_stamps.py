@@ -18,10 +18,11 @@ from rgcss_dask.archive.pass_identity import OtherPassError
 from rgcss_dask.cluster.visibility import seal
 from rgcss_dask.sources.anndata import AnnDataSource
 from rgcss_dask.sources.base import Reading
+from rgcss_dask.sources.guarded_stores import MissingChunkError
 from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.row_vectors import RowVector
 from rgcss_dask.sources.xarray import XarraySource
-from rgcss_dask.sources.zarr import MissingChunkError, ZarrSource
+from rgcss_dask.sources.zarr import ZarrSource
 
 ROWS, COLUMNS = 60, 4
 

@@ -19,13 +19,14 @@ from zarr.errors import ContainsArrayError
 from zarr.storage import LocalStore
 
 from rgcss_dask.archive.ownership import ATTRIBUTE, VERSION, drop_checkpoints, drop_versions, refuse_foreign
+from rgcss_dask.core.errors import HinderedError
 from rgcss_dask.core.moments import ARRAYS, Moments
 from rgcss_dask.core.precision import doubt_of_values
 from rgcss_dask.io.claim import claimed, refuse_lost
 from rgcss_dask.io.files import Folder, is_url
 from rgcss_dask.io.retry import StoreError
 from rgcss_dask.io.zarr_store import CODECS, FreshStore, url_store
-from rgcss_dask.sources.zarr import MissingChunkError, strict_group
+from rgcss_dask.sources.guarded_stores import MissingChunkError, strict_group
 
 FORMAT = 1
 CHUNK_BYTES = 2**25
@@ -132,7 +133,7 @@ def publish(folder: Folder, draft: Draft, record: Record) -> None:
         "date": dated(""),
     }
     if not is_whole(folder, draft):
-        raise RuntimeError(
+        raise HinderedError(
             f"files of {folder.address}/{draft.name} were removed while it was written. Make the same call again, when "
             "nobody else works on this archive."
         )

@@ -14,6 +14,7 @@ from distributed import Client, Future, get_worker
 
 from rgcss_dask.cluster.progress import Reporter
 from rgcss_dask.cluster.waiting import await_worker, settled, warn_if_open
+from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.runtime.blas import single_threaded_blas
 from rgcss_dask.runtime.cpus import available_cpus
 from rgcss_dask.runtime.memory_limit import SHARE, default_budget
@@ -51,7 +52,7 @@ def active_client() -> Client | None:
     except ValueError:
         return None
     if client.asynchronous:
-        raise TypeError("scan needs a Dask client that is not asynchronous; make one with Client(address).")
+        raise WrongKindError("scan needs a Dask client that is not asynchronous; make one with Client(address).")
     return client
 
 

@@ -12,6 +12,7 @@ from distributed import Client
 from rgcss_dask import __version__
 from rgcss_dask.cluster.waiting import address, run_on_scheduler
 from rgcss_dask.compat import ConnectionPool, dumps
+from rgcss_dask.core.errors import HinderedError
 
 VERSION = __version__
 # Seconds to wait for a worker to tell its version; one that is stopped or cut off must not stop a pass.
@@ -49,7 +50,7 @@ def check_version(found: str | None, place: str, wanted: str = VERSION) -> None:
     """Refuse a process with another version, and name both."""
     if found != wanted:
         there = "not installed" if found is None else found
-        raise RuntimeError(
+        raise HinderedError(
             f"every process of a cluster needs the same version of rgcss_dask: here it is {wanted}, on {place} "
             f"it is {there}. Install rgcss-dask=={wanted} there and start it again."
         )

@@ -15,6 +15,7 @@ import dask
 from distributed import Client, Future, KilledWorker, wait
 
 from rgcss_dask.compat import CommClosedError, parse_timedelta
+from rgcss_dask.core.errors import HinderedError
 
 SETTING = "rgcss.timeout"  # in Dask's configuration: seconds to wait for a worker
 WAIT = 300.0
@@ -73,7 +74,7 @@ def _result(client: Client, future: Future[Any]) -> Any:
     except CancelledError as error:
         raise ConnectionError(LOST) from error
     except KilledWorker as error:
-        raise RuntimeError(
+        raise HinderedError(
             f"a task must not take its worker with it; {error.task} was tried {error.allowed_failures + 1} times, and "
             f"each time its worker died (the last one: {error.last_worker.address}). See that worker's log; when it is "
             "out of memory, give workers more of it or fewer threads. With archive=... the same call goes on from its "

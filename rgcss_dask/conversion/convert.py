@@ -8,6 +8,7 @@ import warnings
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +17,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import check_real
+from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.io.files import in_order, is_url
 from rgcss_dask.io.matrix_writer import Told, chunk_rows, write_matrix
 from rgcss_dask.io.outputs import refuse_inputs
@@ -64,22 +66,16 @@ def convert(
     paths = _paths(source)
     refuse_inputs(target, paths)
     tables = [open_table(path, dataset) for path in paths]
-    first = tables[0]
-    for path, table in zip(paths, tables, strict=True):
-        if table.n != first.n or table.names != first.names:
-            difference = f"{_unlike(paths[0], first, table)} and {_unlike(path, table, first)}"
-            raise ValueError(
-                f"files must have the same columns in the same order; {difference}. "
-                "Make their columns the same, or convert them apart."
-            )
+    first = _checked_alike(paths, tables)
     dtype = np.result_type(*(table.dtype for table in tables))
 
     def blocks(start: int) -> Iterator[Block]:
         before = 0
-        for table in tables:
+        for path, table in zip(paths, tables, strict=True):
             if table.rows is None or start < before + table.rows:
-                for block in table.blocks(max(0, start - before)):
-                    yield block.astype(dtype, copy=False)
+                with _reading(path):
+                    for block in table.blocks(max(0, start - before)):
+                        yield block.astype(dtype, copy=False)
             assert table.rows is not None, "a table knows its rows when its blocks have come to their end"
             before += table.rows
 
@@ -88,6 +84,21 @@ def convert(
         return None if None in states else {"files": [*zip(paths, states, strict=True)], "dataset": dataset}
 
     return write_matrix(target, blocks, first.n, dtype, made_from=made_from, names=first.names, told=told)
+
+
+def _checked_alike(paths: list[str], tables: list[Table]) -> Table:
+    """Return the first file; refuse files of other columns, or of none."""
+    first = tables[0]
+    if first.n < 1:
+        raise ValueError(f"a matrix must have columns; {paths[0]} has none.")
+    for path, table in zip(paths, tables, strict=True):
+        if table.n != first.n or table.names != first.names:
+            difference = f"{_unlike(paths[0], first, table)} and {_unlike(path, table, first)}"
+            raise ValueError(
+                f"files must have the same columns in the same order; {difference}. "
+                "Make their columns the same, or convert them apart."
+            )
+    return first
 
 
 def _unlike(path: str, table: Table, other: Table) -> str:
@@ -112,9 +123,24 @@ def open_table(path: str, dataset: str | None = None) -> Table:
     name = path.lower().removesuffix(".gz")
     for endings, opened in KINDS.items():
         if name.endswith(endings) or (opened is IdxTable and "-idx" in name):
-            return opened(path, dataset)
+            with _reading(path):
+                return opened(path, dataset)
     known = ", ".join(ending for endings in KINDS for ending in endings)
     raise ValueError(f"the kind of {path} is not known by its name; it must end in one of {known}, or be a folder.")
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Name a damaged file: the library of each format has errors of its own for it, or stumbles over it."""
+    try:
+        yield
+    except (ValueError, OSError, MemoryError, ImportError, WrongKindError):
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{path} must be whole, and of the kind that its name says; reading it ended with {type(error).__name__}: "
+            f"{error}. Copy it again, or name it by its kind."
+        ) from error
 
 
 class SourceTable(Table):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels, triangle
+from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.missing import flawed_weight, plain
 from rgcss_dask.core.precision import ROUNDING, TINY, ULPS, difference, doubt_of_values, faint, resolution
 from rgcss_dask.core.sparse_rows import SparseRows
@@ -352,7 +353,7 @@ def is_whole(value: object) -> bool:
 def check_real(dtype: np.dtype[Any]) -> None:
     """Refuse what is not a matrix of real numbers."""
     if dtype.kind not in "biuf":
-        raise TypeError(f"values must be real numbers (bool, integer or float); got dtype {dtype}.")
+        raise WrongKindError(f"values must be real numbers (bool, integer or float); got dtype {dtype}.")
 
 
 def checked_weights(weights: ArrayLike, rows: int) -> NDArray[Any]:

@@ -83,6 +83,10 @@ class Problem:
         """Return the same problem with another lambda, or others."""
         return replace(self, lam=lam)
 
+    def without_stop(self) -> Problem:
+        """Return the same problem for selections that are compared with each other, of as many columns each."""
+        return replace(self, stop=Stop())
+
     def by_index(self, n: int, names: tuple[str, ...] | None) -> Problem:
         """Return the same problem with columns by their indices instead of names."""
         include, exclude = (column_indices(given, n, names) for given in (self.include, self.exclude))

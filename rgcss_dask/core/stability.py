@@ -135,7 +135,9 @@ def resample(
     picks = []
     for start in range(0, resamples, at_once):
         for sums in weighted_sums(groups, counts[start : start + at_once]):
-            asked = problem if lam_per_row is None else problem.at(checked_lambda(lam_per_row) * sums.weight)
+            asked = problem.without_stop()
+            if lam_per_row is not None:
+                asked = asked.at(checked_lambda(lam_per_row) * sums.weight)
             picks.append(solve(sums, k, asked)[0].columns)
     few = " (few: the figure is rough)" if len(groups) < FEW_GROUPS else ""
     words = f"bootstrap resamples of {len(groups)} row groups{few}"

@@ -180,7 +180,7 @@ def _hold_out(index: int, fold: Moments, rest: Moments, k: int, problem: Problem
     G, B = problem.gram(rest), problem.preparation(rest).gram(fold)
     if problem.lams[0] == 0 and rest.rows < k:  # said before the work; the rank may fall short later still
         raise _too_few(index, k, rest.rows)
-    paths = solve(G, k, problem.prepared())
+    paths = solve(G, k, problem.prepared().without_stop())
     short = min(path.k for path in paths)
     if short < k:
         raise _too_few(index, k, short)

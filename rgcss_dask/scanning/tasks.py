@@ -16,6 +16,7 @@ from rgcss_dask.cluster.admission import memory_for_span
 from rgcss_dask.cluster.versions import VERSION
 from rgcss_dask.cluster.visibility import SeenPaths, Stored, check_here, check_seal
 from rgcss_dask.core.accumulate import NotFiniteError
+from rgcss_dask.core.errors import HinderedError
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.partial_sums import Collector, PartialSums, Read
@@ -121,7 +122,7 @@ def run_saved(place: TaskNode) -> PartialSums | Elsewhere:
     """Take the result of a checkpoint that was there when the pass began."""
     found = place.find()
     if found is None:
-        raise RuntimeError("a checkpoint vanished while the pass was running; run it again.")
+        raise HinderedError("a checkpoint vanished while the pass was running; run it again.")
     return found
 
 

@@ -19,8 +19,9 @@ from rgcss_dask.core.plan import READ_BYTES, READ_COPIES
 from rgcss_dask.io.files import Folder
 from rgcss_dask.scanning.tasks import Report
 from rgcss_dask.sources.base import Source, checksum
+from rgcss_dask.sources.guarded_stores import MissingChunkError
 from rgcss_dask.sources.registry import open_source
-from rgcss_dask.sources.zarr import DamagedChunkError, MissingChunkError
+from rgcss_dask.sources.zarr import DamagedChunkError
 
 CHANGED = "not what was summed"
 

@@ -16,16 +16,9 @@ from rgcss_dask.io.safe_text import without_secrets
 from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source, crc32, even_cuts, is_sparse
 from rgcss_dask.sources.chunk_checksums import unguarded
 from rgcss_dask.sources.dask import DaskSource
+from rgcss_dask.sources.guarded_stores import innermost, is_process_local, rooted, strict_group
 from rgcss_dask.sources.in_memory import ArraySource, SparseSource
-from rgcss_dask.sources.zarr import (
-    ZarrSource,
-    innermost,
-    is_process_local,
-    local_paths,
-    open_store,
-    rooted,
-    strict_group,
-)
+from rgcss_dask.sources.zarr import ZarrSource, local_paths, open_store
 
 ENCODING = "encoding-type"
 SPARSE = ("csr_matrix", "csc_matrix")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import check_real
+from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.plan import READ_BYTES, Cuts, Geometry, reads_between
 from rgcss_dask.core.sparse_rows import SparseRows
@@ -166,7 +167,9 @@ def frame_dtype(frame: Any) -> np.dtype[Any]:
     for i, (name, dtype) in enumerate(zip(frame.columns, frame.dtypes, strict=True)):
         kind = getattr(dtype, "numpy_dtype", dtype)
         if not isinstance(kind, np.dtype) or kind.kind not in "biuf":
-            raise TypeError(f"every column must hold real numbers; column {name!r} has dtype {dtype}. Leave it out.")
+            raise WrongKindError(
+                f"every column must hold real numbers; column {name!r} has dtype {dtype}. Leave it out."
+            )
         masked = kind is not dtype
         kinds.append(np.dtype(np.float64) if masked and kind.kind != "f" and _may_have_gaps(frame, i) else kind)
     if not kinds:

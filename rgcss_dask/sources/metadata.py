@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from zipfile import BadZipFile
 
 from zarr.errors import ContainsGroupError, MetadataValidationError, NodeTypeValidationError
 
@@ -13,9 +14,9 @@ from rgcss_dask.io.safe_text import without_secrets
 
 Kinds = tuple[type[Exception], ...]
 ANOTHER_NODE: Kinds = (ContainsGroupError, NodeTypeValidationError)  # a group, where an array was looked for
-OF_ZARR: Kinds = (ValueError, TypeError, LookupError, AttributeError, RuntimeError)
+OF_ZARR: Kinds = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, BadZipFile)
 # Where this package may refuse what it finds, too, which is a ValueError.
-OF_JSON: Kinds = (json.JSONDecodeError, UnicodeDecodeError, MetadataValidationError, *OF_ZARR[1:4])
+OF_JSON: Kinds = (json.JSONDecodeError, UnicodeDecodeError, MetadataValidationError, *OF_ZARR[1:4], BadZipFile)
 
 
 @contextmanager

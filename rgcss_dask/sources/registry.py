@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.plan import Cuts
 from rgcss_dask.io.files import filesystem, in_order, is_url
 from rgcss_dask.io.retry import Retry
@@ -141,7 +142,7 @@ def _open(thing: Any, reading: Reading, kinds: Sequence[type[Source]] | None = N
             return unpacked(kind.of(thing, reading))
     if isinstance(thing, str | Path):
         return _stored(str(thing), reading, kinds)
-    raise TypeError(
+    raise WrongKindError(
         f"a source must be a path or URL of a Zarr array, a Zarr, NumPy, SciPy sparse or Dask array, a "
         f"pandas or Dask data frame, a DataArray of Xarray, an AnnData, or a list of these; "
         f"got {type(thing).__module__}.{type(thing).__qualname__}."

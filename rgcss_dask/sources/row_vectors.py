@@ -11,6 +11,7 @@ import numpy as np
 from dask.base import compute, is_dask_collection, optimize
 from numpy.typing import NDArray
 
+from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.missing import flawed_weight, plain
 from rgcss_dask.core.partial_sums import weights_checksum
 from rgcss_dask.core.plan import Cuts
@@ -129,4 +130,4 @@ def checked_entries(what: str, values: NDArray[Any], start: int) -> NDArray[Any]
 def _check_kind(what: str, dtype: Any) -> None:
     if np.dtype(dtype).kind not in ("b" if what == "rows" else "biuf"):
         rule = "be a boolean mask, a slice or a fraction" if what == "rows" else "be real numbers"
-        raise TypeError(f"{what} must {rule}; got dtype {dtype}.")
+        raise WrongKindError(f"{what} must {rule}; got dtype {dtype}.")

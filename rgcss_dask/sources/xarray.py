@@ -13,6 +13,7 @@ import zarr
 from dask.base import tokenize
 from numpy.typing import ArrayLike, NDArray
 
+from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.plan import Cuts
 from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source, checksums, crc32, even_cuts
 from rgcss_dask.sources.dask import DaskSource, plain_blocks
@@ -278,7 +279,9 @@ def _checked(array: Any, rows: str | None) -> tuple[Any, str]:
     """Return a DataArray and the dimension of its rows, or say what is missing."""
     if not hasattr(array, "dims") or hasattr(array, "data_vars"):
         variables = ", ".join(repr(name) for name in getattr(array, "data_vars", {}))
-        raise TypeError(f"a matrix is made of one variable; got a Dataset. Give one of {variables}: dataset[name].")
+        raise WrongKindError(
+            f"a matrix is made of one variable; got a Dataset. Give one of {variables}: dataset[name]."
+        )
     if array.ndim < 2:
         raise ValueError(f"a matrix needs a dimension besides its rows; {array.name} has {array.dims}.")
     rows = str(array.dims[0]) if rows is None else rows

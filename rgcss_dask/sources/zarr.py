@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise, product
@@ -16,28 +14,33 @@ from typing import Any
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from zarr.abc.buffer import Buffer, BufferPrototype
-from zarr.abc.store import ByteRequest, Store
+from zarr.abc.store import Store
 from zarr.errors import GroupNotFoundError
-from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, ZipStore
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ZipStore
 
 from rgcss_dask.core.plan import READ_BYTES, Cuts
-from rgcss_dask.io.files import filesystem, is_url
-from rgcss_dask.io.retry import Retry, StoreError
+from rgcss_dask.io.files import is_url
+from rgcss_dask.io.retry import StoreError
 from rgcss_dask.io.safe_text import without_secrets
-from rgcss_dask.io.zarr_store import COLUMN_NAMES, METADATA, fsspec_store, named, url_store
+from rgcss_dask.io.zarr_store import COLUMN_NAMES, url_store
 from rgcss_dask.runtime.page_pool import empty_rows
 from rgcss_dask.sources.base import Reading, Source, crc32, even_cuts
 from rgcss_dask.sources.chunk_checksums import unguarded
-from rgcss_dask.sources.decoding_limits import bounded_array, check_blosc, check_stored, largest_chunk
+from rgcss_dask.sources.decoding_limits import bounded_array
+from rgcss_dask.sources.guarded_stores import (
+    MissingChunkError,
+    filled_array,
+    innermost,
+    is_process_local,
+    listing,
+    rooted_array,
+    strict_array,
+    whole_array,
+)
 from rgcss_dask.sources.metadata import ANOTHER_NODE, metadata_named
-from rgcss_dask.sources.row_chunks import RowChunks, ends_in_blosc
+from rgcss_dask.sources.row_chunks import RowChunks
 
 MOST_CUTS = 2**22  # 8 bytes each; beyond, neighbours that would be read together anyway count as one
-
-
-class MissingChunkError(ValueError):
-    """A chunk of an array is not in its store."""
 
 
 class DamagedChunkError(ValueError):
@@ -68,7 +71,7 @@ class ZarrSource(Source):
     def of(cls, thing: Any, reading: Reading) -> ZarrSource:
         """Wrap an array, or open one that must be at an address."""
         if isinstance(thing, zarr.Array):
-            return cls(_rooted_array(thing), str(thing.store_path), reading.missing)
+            return cls(rooted_array(thing), str(thing.store_path), reading.missing)
         return cls(open_array(str(thing), reading.storage_options), str(thing), reading.missing)
 
     @classmethod
@@ -159,8 +162,8 @@ class ZarrSource(Source):
             held = self._store._store_dict
             return lambda key: f"{crc32(held[key].as_numpy_array()):08x}" if key in held else None
         if isinstance(self._store, FsspecStore):
-            listing = _listing(self._store, self._array.path)
-            return None if listing is None else listing.get
+            listed = listing(self._store, self._array.path)
+            return None if listed is None else listed.get
         return None
 
     def _missing_chunk(self, key: str) -> MissingChunkError:
@@ -190,71 +193,6 @@ class ZarrSource(Source):
             f"{self.address}: rows {start:,} to {stop - 1:,} could not be read once, and could be read again: "
             f"{type(error).__name__}: {error}. The store or the way to it is not steady; run the pass again."
         )
-
-
-class _StrictStore(WrapperStore[Store]):
-    """A store in which a chunk that is not there is an error, not the fill value."""
-
-    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        value = await super().get(key, prototype, byte_range)
-        if value is None and key.rsplit("/", 1)[-1] not in METADATA:
-            raise MissingChunkError(key)
-        return value
-
-
-class _WholeStore(WrapperStore[Store]):
-    """A store in which a chunk has the length it should have.
-
-    A file that is far too long is an error before it is read. So is a chunk of Blosc that was cut off: its decoder goes
-    on in whatever memory comes after it.
-    """
-
-    def __init__(self, store: Store, decoded: int, blosc: bool) -> None:
-        super().__init__(store)
-        self._decoded, self._blosc = decoded, blosc
-
-    def _with_store(self, store: Store) -> _WholeStore:
-        return _WholeStore(store, self._decoded, self._blosc)
-
-    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        if byte_range is not None or key.rsplit("/", 1)[-1] in METADATA:
-            return await super().get(key, prototype, byte_range)
-        inner = innermost(self._store)
-        if isinstance(inner, LocalStore) and (inner.root / key).is_file():
-            check_stored((inner.root / key).stat().st_size, self._decoded)
-        value = await super().get(key, prototype)
-        if value is not None and self._blosc:
-            check_blosc(value.as_numpy_array())
-        return value
-
-
-class _FilledStore(WrapperStore[Store]):
-    """A store in which a chunk may be absent, but not be listed and then not be found: that is a store that fails."""
-
-    def __init__(self, store: Store, path: str) -> None:
-        super().__init__(store)
-        self._path, self._once = path, threading.Lock()
-        self._listed: dict[str, str] | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _FilledStore, (self._store, self._path)
-
-    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        value = await super().get(key, prototype, byte_range)
-        if value is None and key.rsplit("/", 1)[-1] not in METADATA and key in await asyncio.to_thread(self._keys):
-            raise StoreError(
-                f"the store lists {key} of {self._path or self._store} and then says that it is not there. "
-                "Make the same call again when the store is well."
-            )
-        return value
-
-    def _keys(self) -> dict[str, str]:
-        """List the chunks when one is first not found; an archive that has them all is not listed."""
-        with self._once:
-            store = fsspec_store(self._store)
-            if self._listed is None:
-                self._listed = (None if store is None else _listing(store, self._path)) or {}
-            return self._listed
 
 
 def open_array(address: str, storage_options: dict[str, Any] | None = None) -> zarr.Array[Any]:
@@ -306,36 +244,6 @@ def _list_arrays(address: str, store: Store, path: str) -> str:
     return f"{address} is a Zarr group, and an array is needed. Arrays in it: {listed}."
 
 
-def strict_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
-    """Return the array such that reading a missing chunk is a `MissingChunkError`."""
-    store, zarr_format = _StrictStore(named(array.store)), array.metadata.zarr_format
-    return zarr.open_array(store, path=array.path, mode="r", zarr_format=zarr_format)
-
-
-def filled_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
-    """Return the array such that a missing chunk is the fill value only if the store does not list it."""
-    store = fsspec_store(array.store)
-    if store is None or is_process_local(store):
-        return array
-    inner = _FilledStore(named(array.store), array.path)
-    return zarr.open_array(inner, path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
-
-
-def whole_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
-    """Return the array such that a chunk too long or cut off is an error also where its codec does not see it."""
-    blosc = ends_in_blosc(array)
-    if not blosc and not isinstance(innermost(array.store), LocalStore):
-        return array
-    store = _WholeStore(array.store, largest_chunk(array), blosc)
-    return zarr.open_array(store, path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
-
-
-def strict_group(group: zarr.Group) -> zarr.Group:
-    """Return the group such that reading a missing chunk in it is a `MissingChunkError`."""
-    store, zarr_format = _StrictStore(named(group.store)), group.metadata.zarr_format
-    return zarr.open_group(store, path=group.path, mode="r", zarr_format=zarr_format)
-
-
 def local_paths(store: Store, inside: str) -> tuple[str, ...]:
     """Return where a store is in the file system of this machine, which other machines may not have."""
     store = innermost(store)
@@ -353,32 +261,6 @@ def _folder(store: Store) -> str | None:
     return os.fspath(store.root) if type(store) is LocalStore else None
 
 
-def innermost(store: Store) -> Store:
-    """Return the store within what is wrapped around it."""
-    while isinstance(store, WrapperStore):
-        store = store._store
-    return store
-
-
-def rooted(store: Store) -> Store:
-    """Return the store with its whole path: workers may have started in another folder."""
-    if not isinstance(store, LocalStore) or store.root.is_absolute():
-        return store
-    return LocalStore(store.root.absolute(), read_only=True)
-
-
-def _rooted_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
-    store = rooted(array.store)
-    if store is array.store:
-        return array
-    return zarr.open_array(store, path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
-
-
-def is_process_local(store: Store) -> bool:
-    """Tell whether what is in a store is in the memory of this process alone."""
-    return isinstance(store, MemoryStore) or (isinstance(store, FsspecStore) and "memory" in str(store.fs.protocol))
-
-
 def file_state(path: str | Path) -> str | None:
     """Return size and time of a file, or None if it is not there."""
     try:
@@ -386,22 +268,6 @@ def file_state(path: str | Path) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return f"{status.st_size}@{status.st_mtime_ns}"
-
-
-def _listing(store: FsspecStore, path: str) -> dict[str, str] | None:
-    """Return size and time of every object of the array, from one listing."""
-    if "http" in str(store.fs.protocol):
-        return None  # a web server has no listing to rely on
-    options = {k: v for k, v in store.fs.storage_options.items() if k != "asynchronous"}
-    fs, root = filesystem(store.fs.unstrip_protocol(store.path), options)
-    fs.invalidate_cache()
-    where = f"{root}/{path}" if path else root
-    found = Retry.configured()("listed", fs.unstrip_protocol(where), lambda: fs.find(where, detail=True))
-    times = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created", "last_modified")
-    return {
-        name.removeprefix(f"{root.rstrip('/')}/"): f"{info.get('size')}@{[info.get(t) for t in times]}"
-        for name, info in found.items()
-    }
 
 
 def _column_names(array: zarr.Array[Any]) -> tuple[str, ...] | None:
