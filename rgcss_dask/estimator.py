@@ -292,7 +292,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             source = FilledSource(source, self._mean)
         if lazy.is_stored(X):
             seen = scan(source, weights=sample_weight, nan=self.nan)
-            loss, start = loss_and_start(seen, model, self.objective, where=self._where(seen))
+            loss, start = loss_and_start(seen, model, where=self._where(seen))
             return float(evaluate.explained_share(loss, start))
         rows = Rows.of(source.read(0, source.shape[0]), _row_weights(sample_weight, source.shape[0]), nan=self.nan)
         loss, start = model.losses(rows.block, rows.weights)
@@ -326,7 +326,8 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             else:
                 model = self._rebuild()
                 base = Factor(self._rows.factor(self.center, model.mu, model.sigma))
-                self._bound = evaluate.bounds(base.spectrum(), picked.k, picked.lam, picked.objective).tight
+                spectrum = base.spectrum(picked.counting.counts(picked.n))
+                self._bound = picked.counting.bounds(spectrum, picked.k, picked.lam).tight
         return self._bound
 
     def __sklearn_tags__(self) -> Tags:

@@ -314,12 +314,12 @@ def tight_bound(selection: Selection, source: Moments | ArrayLike, *, where: str
     return ask(_tight_bound, source, selection, need=need, where=where)
 
 
-def loss_and_start(source: Moments, model: Rebuild, objective: str, *, where: str | None = None) -> tuple[float, float]:
+def loss_and_start(source: Moments, model: Rebuild, *, where: str | None = None) -> tuple[float, float]:
     """Return the loss of weights learnt before on these rows, and the squared norm of the rows prepared alike."""
     if not _is_remote(source, where):
-        return _loss_and_start(source, model, objective)
+        return _loss_and_start(source, model)
     need = memory_needs.select_need(source.n, len(model.columns))
-    return ask(_loss_and_start, source, model, objective, need=need, where=where)
+    return ask(_loss_and_start, source, model, need=need, where=where)
 
 
 def rank_outside_folds(moments: Moments, k: int, problem: Problem, *, where: str | None = None) -> int:
@@ -346,13 +346,14 @@ def _weights(moments: Moments, selection: Selection) -> Array:
 
 
 def _tight_bound(source: Moments | ArrayLike, selection: Selection) -> Array:
-    spectrum = Gram(selection.prepare(source)).spectrum()
-    return evaluate.bounds(spectrum, selection.k, selection.lam, selection.objective).tight
+    spectrum = Gram(selection.prepare(source)).spectrum(selection.counting.counts(selection.n))
+    return selection.counting.bounds(spectrum, selection.k, selection.lam).tight
 
 
-def _loss_and_start(moments: Moments, model: Rebuild, objective: str) -> tuple[float, float]:
+def _loss_and_start(moments: Moments, model: Rebuild) -> tuple[float, float]:
     B = moments.gram(model.mu, model.sigma, rest=model.mu_rest)
-    return evaluate.loss_on(B, model.weights, model.columns, objective), float(np.trace(B))
+    start = float(np.diagonal(B) @ model.counting.counts(model.n))
+    return evaluate.loss_on(B, model.weights, model.columns, model.counting), start
 
 
 def _rank_outside_folds(moments: Moments, k: int, problem: Problem) -> int:

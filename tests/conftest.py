@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-# A shell that starts this in the background has Ctrl-C ignored, by this process and by all that it starts; some tests
-# press it.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+
+@pytest.fixture(autouse=True)
+def _ctrl_c():
+    """Let Ctrl-C, which some tests press, be what it is in Python.
+
+    A shell that starts this in the background has it ignored, by all that is started from here too, and packages that
+    tests import take it for themselves (dask-jobqueue).
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):

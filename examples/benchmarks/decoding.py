@@ -22,11 +22,10 @@ from pathlib import Path
 import numpy as np
 import zarr
 import zarrs  # noqa: F401 (Zarr finds its pipeline by name)
-from zarr.buffer.cpu import NDBuffer
-from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
-
 from rgcss_dask.core.threads import available_cpus, freed_memory_kept, passing
 from rgcss_dask.sources.opening import open_source
+from zarr.buffer.cpu import NDBuffer
+from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 CHUNK = 4_000
 FLIPS = 200

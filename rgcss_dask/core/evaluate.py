@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from rgcss_dask.core.objective import Bounds, objective_named
+from rgcss_dask.core.objective import Bounds, Objective, objective_of
 from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
@@ -82,15 +82,15 @@ def _solved(L: Array, y: Array, *, transposed: bool = False) -> Array:
     return np.asarray(scipy.linalg.lapack.dtrtrs(L, y, lower=1, trans=int(transposed))[0]) if len(L) else y
 
 
-def loss(G: ArrayLike, columns: ArrayLike, lam: float, objective: str = "unselected") -> float:
+def loss(G: ArrayLike, columns: ArrayLike, lam: float, objective: Objective | str = "unselected") -> float:
     """Return the loss of a subset on its own Gram."""
     return float(loss_on(G, weights(G, columns, lam), columns, objective))
 
 
-def loss_on(B: ArrayLike, W: Array, columns: ArrayLike, objective: str = "unselected") -> float:
+def loss_on(B: ArrayLike, W: Array, columns: ArrayLike, objective: Objective | str = "unselected") -> float:
     """Return the loss of the weights W on data whose Gram is B: no rows are needed."""
     losses = column_losses(B, W, columns)
-    return float(losses[objective_named(objective).counted(len(losses), columns)].sum())
+    return float(losses @ objective_of(objective).counts(len(losses), columns))
 
 
 def column_losses(B: ArrayLike, W: Array, columns: ArrayLike) -> Array:
@@ -108,7 +108,7 @@ def column_losses_from_rows(diagonal: Array, BS: Array, W: Array, S: Index) -> A
 
 
 def prefix_losses(
-    G: ArrayLike, columns: ArrayLike, lam: float, B: ArrayLike | None = None, objective: str = "unselected"
+    G: ArrayLike, columns: ArrayLike, lam: float, B: ArrayLike | None = None, objective: Objective | str = "unselected"
 ) -> Array:
     """Return the loss on B (default: on G) of the first 1, 2, ..., k columns with the weights learnt on G, (k,)."""
     return sum_prefixes(prefix_column_losses(G, columns, lam, B), columns, objective)
@@ -137,13 +137,13 @@ def _changes(L: Array, GS: Array, BS: Array, S: Index) -> Array:
     return np.asarray(Y * (2.0 * (np.tril(D, -1) @ Y - Z) + np.diagonal(D)[:, None] * Y))
 
 
-def sum_prefixes(losses: Array, columns: ArrayLike, objective: str) -> Array:
+def sum_prefixes(losses: Array, columns: ArrayLike, objective: Objective | str) -> Array:
     """Sum the column losses of each prefix over the columns that count, (k,)."""
     S = np.asarray(columns, dtype=np.intp)
-    return np.einsum("tj,tj->t", losses, objective_named(objective).counted_by_prefix(losses.shape[1], S))
+    return np.einsum("tj,tj->t", losses, objective_of(objective).counts_by_prefix(losses.shape[1], S))
 
 
-def bounds(spectrum: ArrayLike, k: int, lam: float, objective: str = "unselected") -> Bounds:
+def bounds(spectrum: ArrayLike, k: int, lam: float, objective: Objective | str = "unselected") -> Bounds:
     """Bound the loss of any 1, 2, ..., k columns from below, given the eigenvalues of the Gram, largest first.
 
     ``paper`` is the paper's lemma: lam^2 s/(s + lam)^2 summed over the eigenvalues s beyond the first k (over all of
@@ -155,7 +155,7 @@ def bounds(spectrum: ArrayLike, k: int, lam: float, objective: str = "unselected
     checked_lambda(lam)
     if not 0 <= k <= len(s):
         raise ValueError(f"k must be from 0 to {len(s)}, the number of columns; got {k}.")
-    return objective_named(objective).bounds(s, k, lam)
+    return objective_of(objective).bounds(s, k, lam)
 
 
 def explained_share(losses: ArrayLike, start: float) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,20 +27,21 @@ class Objective:
     picks_count: bool  # whether the error of a column that was picked still counts
     columns: str  # which columns count, in words
 
-    def counted(self, n: int, picks: ArrayLike = ()) -> NDArray[np.bool_]:
-        """Say which of n columns count once these are picked, (n,)."""
-        mask = np.ones(n, dtype=bool)
-        if not self.picks_count:
-            mask[np.asarray(picks, dtype=np.intp)] = False
-        return mask
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What a selection keeps of this, to say what counted."""
+        return {"objective": self.name}
 
-    def counted_by_prefix(self, n: int, picks: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Say the same after 1, 2, ..., k of the picks, (k, n)."""
-        masks = np.ones((len(picks), n), dtype=bool)
+    def counts(self, n: int, picks: ArrayLike = ()) -> Array:
+        """Return how much the error of each of n columns counts once these are picked, (n,)."""
+        counts = np.ones(n)
         if not self.picks_count:
-            for t, j in enumerate(picks):
-                masks[t:, j] = False
-        return masks
+            counts[np.asarray(picks, dtype=np.intp)] = 0.0
+        return counts
+
+    def counts_by_prefix(self, n: int, picks: NDArray[np.intp]) -> Array:
+        """Return the same after 1, 2, ..., k of the picks, (k, n)."""
+        return np.array([self.counts(n, picks[: t + 1]) for t in range(len(picks))]).reshape(len(picks), n)
 
     def leaving(self, counts: Array) -> Array:
         """Return how much of a column's own error leaves the loss when the column is picked, given how much counts."""
@@ -65,6 +67,11 @@ UNSELECTED = Objective("unselected", picks_count=False, columns="the columns tha
 # The paper's first regularised problem.
 ALL = Objective("all", picks_count=True, columns="all columns")
 OBJECTIVES = {objective.name: objective for objective in (UNSELECTED, ALL)}
+
+
+def objective_of(given: Objective | str) -> Objective:
+    """Return an objective as it is, or by its name."""
+    return given if isinstance(given, Objective) else objective_named(given)
 
 
 def objective_named(name: str, what: str = "objective") -> Objective:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import NotFiniteError
 from rgcss_dask.core.missing import MASKED, plain
-from rgcss_dask.core.objective import objective_named
+from rgcss_dask.core.objective import Objective
 from rgcss_dask.core.precision import difference
 from rgcss_dask.core.selection import Selection
 
@@ -29,7 +29,7 @@ class Rebuild:
     weights: Array  # (k, n) rows in that order
     mu: Array  # (n,)
     sigma: Array  # (n,)
-    keeps: bool
+    counting: Objective
     mu_rest: Array | None = None  # (n,) what float64 rounds off mu, where that counts
 
     @classmethod
@@ -38,8 +38,7 @@ class Rebuild:
         order = np.argsort(picked.columns)
         mu = np.zeros(picked.n) if picked.mu is None else picked.mu
         sigma = np.ones(picked.n) if picked.sigma is None else picked.sigma
-        keeps = not objective_named(picked.objective).picks_count
-        return cls(picked.columns[order], weights[order], mu, sigma, keeps, picked.mu_rest)
+        return cls(picked.columns[order], weights[order], mu, sigma, picked.counting, picked.mu_rest)
 
     @property
     def n(self) -> int:
@@ -56,7 +55,7 @@ class Rebuild:
         full = self._prepared(reduced, S) @ self.weights
         full *= self.sigma
         full += self.mu
-        if self.keeps:
+        if not self.counting.picks_count:
             full[:, S] = reduced
         return full.astype(self.dtype(reduced.dtype), copy=False)
 
@@ -64,10 +63,9 @@ class Rebuild:
         """Return the loss on the rows of a block, prepared, and their squared norm."""
         X = self._prepared(block, np.arange(self.n))
         E = X - X[:, self.columns] @ self.weights
-        if self.keeps:
-            E[:, self.columns] = 0.0
         w = np.ones(len(X)) if weights is None else weights
-        return float(w @ np.einsum("ij,ij->i", E, E)), float(w @ np.einsum("ij,ij->i", X, X))
+        left, whole = self.counting.counts(self.n, self.columns), self.counting.counts(self.n)
+        return float(w @ (E * E @ left)), float(w @ (X * X @ whole))
 
     def _prepared(self, rows: NDArray[Any], columns: NDArray[np.intp]) -> Array:
         """Centre and scale rows of these columns; no digit of 64-bit integers is lost before the difference."""

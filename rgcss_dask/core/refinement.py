@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.moments import Moments, column_indices
-from rgcss_dask.core.objective import Objective, objective_named
+from rgcss_dask.core.objective import Objective
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver import kernels
@@ -55,7 +55,7 @@ def improve(selection: Selection, source: Moments | ArrayLike, problem: Problem,
     lambda, objective and preparation are those of the selection.
     """
     G, names, stay, never = _checked(selection, source, problem, sweeps)
-    lam, objective, columns = selection.lam, selection.objective, selection.columns.copy()
+    lam, objective, columns = selection.lam, selection.counting, selection.columns.copy()
     swaps, done = 0, 0
     with Pool() as pool, single_threaded_blas():
         base = Gram(G)
@@ -64,7 +64,7 @@ def improve(selection: Selection, source: Moments | ArrayLike, problem: Problem,
         settled = before <= resolved
         while done < sweeps and not settled:
             done, settled = done + 1, True
-            table = swap_losses(base, columns, lam, objective_named(objective), pool)
+            table = swap_losses(base, columns, lam, objective, pool)
             table[np.isin(columns, stay)] = np.inf
             table[:, never] = np.inf
             for place, column in _best_first(table):
@@ -106,7 +106,7 @@ def swap_losses(base: Gram, columns: Index, lam: float, objective: Objective, po
     """
     lams = _lambdas(base, len(columns), lam)
     own = lams[columns][:, None]
-    counts = objective.counted(base.n, columns).astype(np.float64)
+    counts = objective.counts(base.n, columns)
     GS = np.array([base.column(j) for j in columns])
     L = np.linalg.cholesky(GS[:, columns] + np.diagflat(own))
     Y = scipy.linalg.solve_triangular(L, GS, lower=True)
@@ -126,10 +126,11 @@ def swap_losses(base: Gram, columns: Index, lam: float, objective: Objective, po
     rho = terms.rho + E * Hw + W * Hv / q + D * Rw + D * (E * ww + W * vw / q)
     diag_h, diag_r = terms.diag_h + D * W, terms.diag_r + E * W + V * W / q
     dropped = diag_r @ counts[:, None]
-    if not objective.picks_count:  # the dropped column counts again
-        eta, rho = eta + D**2, rho + D * E
-        dropped += np.take_along_axis(E, columns[:, None], axis=1)
-    gained = kernels.gains(eta, rho, diag_h, diag_r, lams, objective.leaving(np.ones(base.n)))
+    leaving = objective.leaving(objective.counts(base.n))
+    again = leaving[columns][:, None]  # how much of its own error the dropped column brings back
+    eta, rho = eta + again * D**2, rho + again * D * E
+    dropped += again * np.take_along_axis(E, columns[:, None], axis=1)
+    gained = kernels.gains(eta, rho, diag_h, diag_r, lams, leaving)
     # Nothing where nothing is left of the column.
     gained[diag_h <= evaluate.DOUBT * base.diagonal] = 0.0
     table = (dropped - gained) * base.unit
@@ -148,7 +149,7 @@ def _with_columns(selection: Selection, G: Array, columns: Index, names: tuple[s
     return replace(
         selection,
         columns=columns,
-        loss=evaluate.prefix_losses(G, columns, selection.lam, objective=selection.objective),
+        loss=evaluate.prefix_losses(G, columns, selection.lam, objective=selection.counting),
         names=None if names is None else tuple(names[j] for j in columns),
         rounding=None,  # that of the picks which were made one by one
     )

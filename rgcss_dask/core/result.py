@@ -109,10 +109,10 @@ def make_result(
     """Work out everything about a selection that a report shows. One eigenvalue decomposition, O(n^3) or O(m^2 n)."""
     source = picked.aligned(source) if isinstance(source, Moments) else source
     base = _base(source, picked)
-    spectrum, GS = base.spectrum(), base.rows(picked.columns)
+    spectrum, GS = base.spectrum(picked.counting.counts(base.n)), base.rows(picked.columns)
     diagonal = base.diagonal * base.unit
     W = evaluate.weights_from_rows(GS, picked.columns, picked.lam)
-    bounds = evaluate.bounds(spectrum, picked.k, picked.lam, picked.objective)
+    bounds = picked.counting.bounds(spectrum, picked.k, picked.lam)
     return Result(
         selection=replace(picked, bound=bounds.tight),
         rows=source.rows,

@@ -12,6 +12,7 @@ from rgcss_dask.core import evaluate
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import matching
+from rgcss_dask.core.objective import Objective, objective_named
 from rgcss_dask.core.solver.gram import checked_gram
 
 Array = NDArray[np.float64]
@@ -65,6 +66,11 @@ class Selection:
     rounding: Array | None = None  # (k,) how far rounding in the Gram may have moved each loss
     all_names: tuple[str, ...] | None = None  # (n,) names of the columns to choose from
     mu_rest: Array | None = None  # (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
+
+    @property
+    def counting(self) -> Objective:
+        """What counts in the loss."""
+        return objective_named(self.objective)
 
     @property
     def k(self) -> int:

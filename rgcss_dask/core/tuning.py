@@ -36,8 +36,7 @@ class CrossValidation:
     rows: float  # the weight of all rows; lams / rows is lambda per row
     per_row: bool  # lambda followed the weight of the rows it was applied to; False: the same number everywhere
     given: bool  # False: the lambdas come from the spectrum
-    loss_all: Array  # (L, k, folds) squared error over all columns, after 1, 2, ..., k picks
-    loss_unselected: Array  # (L, k, folds) the same over the columns not picked
+    losses: dict[str, Array]  # objective: (L, k, folds) what counts of the squared error, after 1, 2, ..., k picks
     start: Array  # (folds,) squared norm of the held-out rows
     weight: Array  # (folds,) weight of the held-out rows
     columns: NDArray[np.intp]  # (folds, L, k) what was picked without each fold
@@ -50,7 +49,17 @@ class CrossValidation:
     @property
     def loss(self) -> Array:
         """The losses that decided, (L, k, folds)."""
-        return {"unselected": self.loss_unselected, "all": self.loss_all}[self.measure]
+        return self.losses[self.measure]
+
+    @property
+    def loss_all(self) -> Array:
+        """The losses over all columns, (L, k, folds)."""
+        return self.losses["all"]
+
+    @property
+    def loss_unselected(self) -> Array:
+        """The losses over the columns not picked, (L, k, folds)."""
+        return self.losses["unselected"]
 
     @property
     def mean(self) -> Array:
@@ -140,8 +149,7 @@ def validate(
         rows=moments.weight,
         per_row=per_row,
         given=lams is not None or lam_per_row is not None,
-        loss_all=losses["all"],
-        loss_unselected=losses["unselected"],
+        losses=losses,
         start=start,
         weight=weight,
         columns=np.stack([part.columns for part in parts]),
@@ -190,7 +198,8 @@ def _hold_out(index: int, fold: Moments, rest: Moments, k: int, problem: Problem
         for what, rows in losses.items():
             rows.append(evaluate.sum_prefixes(errors, path.columns, what))
     tables = {what: np.array(rows) for what, rows in losses.items()}
-    return _HeldOut(tables, float(np.trace(B)), np.array([path.columns for path in paths]))
+    start = float(np.diagonal(B) @ problem.counting.counts(len(B)))
+    return _HeldOut(tables, start, np.array([path.columns for path in paths]))
 
 
 def _too_few(index: int, k: int, rank: int) -> ValueError:

@@ -71,8 +71,8 @@ class Base(Protocol):
     def multiply(self, X: Array, pool: Pool) -> Array:
         """Return X G for the rows of X."""
 
-    def first_terms(self, pool: Pool) -> GainTerms:
-        """Return the terms before the first pick, when H = R = G and every column counts."""
+    def first_terms(self, counts: Array, pool: Pool) -> GainTerms:
+        """Return the terms before the first pick, when H = R = G."""
 
     def gain_terms(self, picks: Index, Y: Array, W: Array, lam: float, counts: Array, pool: Pool) -> GainTerms:
         """Recompute the sums over the columns that count for H = G - Y'Y and R = H - lam W'W."""
@@ -80,8 +80,11 @@ class Base(Protocol):
     def rows(self, picks: Index) -> Array:
         """Return the picked rows of G in the units of the data, (k, n)."""
 
-    def spectrum(self) -> Array:
-        """Return the eigenvalues of G in the units of the data, largest first, none negative."""
+    def spectrum(self, counts: Array) -> Array:
+        """Return the eigenvalues of G in the units of the data, largest first, none negative.
+
+        With every column as long as it counts: what counts twice is as good as there twice.
+        """
 
 
 class Gram:
@@ -121,9 +124,10 @@ class Gram:
         pool.map(lambda a, b: np.matmul(X, self.matrix[a:b].T, out=out[:, a:b]), bands)
         return out
 
-    def first_terms(self, pool: Pool) -> GainTerms:
+    def first_terms(self, counts: Array, pool: Pool) -> GainTerms:
         squares = np.empty(self.n)
-        pool.map(kernels.row_squares, ((self.matrix, squares, a, b) for a, b in _split(self.n, pool.count)))
+        jobs = ((self.matrix, counts, squares, a, b) for a, b in _split(self.n, pool.count))
+        pool.map(kernels.row_squares, jobs)
         return GainTerms(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
 
     def gain_terms(self, picks: Index, Y: Array, W: Array, lam: float, counts: Array, pool: Pool) -> GainTerms:
@@ -154,9 +158,11 @@ class Gram:
     def rows(self, picks: Index) -> Array:
         return self.matrix[picks] * self.unit
 
-    def spectrum(self) -> Array:
+    def spectrum(self, counts: Array) -> Array:
+        roots = np.sqrt(counts)
+        weighted = self.matrix if np.all(counts == 1.0) else self.matrix * roots * roots[:, None]
         with single_threaded_blas():  # the same bits for any number of threads
-            values = scipy.linalg.eigvalsh(self.matrix)[::-1]
+            values = scipy.linalg.eigvalsh(weighted)[::-1]
         if values[-1] < -INDEFINITE * float(self.diagonal.max()):
             raise not_a_gram(f"eigenvalue {values[-1] * self.unit:g}, with {values[0] * self.unit:g} the largest")
         return np.maximum(values, 0.0) * self.unit
@@ -206,8 +212,8 @@ class Factor:
 
         return np.asarray(sum(pool.map(part, _split(len(F), _PARTS))))
 
-    def first_terms(self, pool: Pool) -> GainTerms:
-        squares = _quadratic(_product(self.matrix, self.matrix.T, pool), self.matrix, pool)
+    def first_terms(self, counts: Array, pool: Pool) -> GainTerms:
+        squares = _quadratic(_product(self.matrix * counts, self.matrix.T, pool), self.matrix, pool)
         return GainTerms(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
 
     def gain_terms(self, picks: Index, Y: Array, W: Array, lam: float, counts: Array, pool: Pool) -> GainTerms:
@@ -222,9 +228,9 @@ class Factor:
     def rows(self, picks: Index) -> Array:
         return (self.matrix[:, picks].T @ self.matrix) * self.unit
 
-    def spectrum(self) -> Array:
+    def spectrum(self, counts: Array) -> Array:
         with single_threaded_blas():
-            values = np.linalg.svd(self.matrix, compute_uv=False) ** 2 * self.unit
+            values = np.linalg.svd(self.matrix * np.sqrt(counts), compute_uv=False) ** 2 * self.unit
         return np.concatenate([values, np.zeros(self.n - len(values))])
 
 

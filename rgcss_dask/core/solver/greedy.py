@@ -48,9 +48,10 @@ def solve(source: Source, k: int, problem: Problem, *, bound: bool = False) -> l
     """
     base, known = _prepared(source, problem)
     rules = problem.rules(k, base.n, known.get("all_names"))
-    spectrum = base.spectrum() if bound or problem.stop.bound is not None else None
+    counts = problem.counting.counts(base.n)
+    spectrum = base.spectrum(counts) if bound or problem.stop.bound is not None else None
     with Pool() as pool, single_threaded_blas():
-        terms = base.first_terms(pool)
+        terms = base.first_terms(counts, pool)
         paths = [_Path(base, rules, lam, terms.copy(), spectrum) for lam in problem.lams]
         _walk(base, paths, pool)
         # With a single thread of BLAS: more would go on waiting busily, and slow down whatever comes next.
@@ -89,7 +90,7 @@ class _Path:
         self._floor = evaluate.DOUBT * base.diagonal  # more where the weights that picks have in a column magnify it
         self._free = rules.candidates.copy()
         self._gain = np.empty(base.n)
-        self._residual = Residual(base, rules.k, self._lam, np.ones(base.n), terms)
+        self._residual = Residual(base, rules.k, self._lam, rules.objective.counts(base.n), terms)
         self.moved = False  # whether the last pick changed anything
         self._seen: Candidate | None = None  # the last column that was looked at
         self.vectors = np.empty((2, 0))  # what must be multiplied by G for the last pick
@@ -97,7 +98,7 @@ class _Path:
         self._columns: list[int] = []
         self._losses: list[float] = []
         self._untold = np.zeros(rules.k)  # what a loss may miss since rounding hides it
-        self._loss = self._start = self._refreshed_at = float(base.diagonal.sum())
+        self._loss = self._start = self._refreshed_at = float(base.diagonal @ self._residual.counts)
         self._refreshes = 0
         self._fresh = True  # no pick since the sums were computed from G
         self._end = False
@@ -214,7 +215,7 @@ class _Path:
             bound = rules.objective.bounds(self._spectrum, t, self.lam).tight[-1] / self._base.unit
         return t >= len(rules.include) and rules.stop.met(self._loss, self._start, bound)
 
-    def result(self, all_names: tuple[str, ...] | None = None, **preparation: Array | None) -> Selection:
+    def result(self, all_names: tuple[str, ...] | None = None, **preparation: Any) -> Selection:
         """Hand over the picks, in the units of the data."""
         self._check_definite()
         columns = np.array(self._columns, dtype=np.intp)
@@ -226,7 +227,6 @@ class _Path:
             loss=np.array(self._losses) * unit,
             start=self._start * unit,
             lam=self.lam,
-            objective=objective.name,
             n=self._base.n,
             bound=bound,
             names=None if all_names is None else tuple(all_names[i] for i in columns),
@@ -234,6 +234,7 @@ class _Path:
             exhausted=self._end,
             rounding=self._rounding(columns) * unit,
             all_names=all_names,
+            **objective.kept,
             **preparation,
         )
 

@@ -233,12 +233,12 @@ def tile_sums(
 
 
 @compiled
-def row_squares(G: Array, out: Array, start: int, stop: int) -> None:
-    """Put the squared norm of rows start to stop of G into ``out``."""
+def row_squares(G: Array, counts: Array, out: Array, start: int, stop: int) -> None:
+    """Put the squared norm of rows start to stop of G, as entries count, into ``out``."""
     for i in range(start, stop):
         e = 0.0
         for j in range(G.shape[1]):
-            e += G[i, j] * G[i, j]
+            e += counts[j] * G[i, j] * G[i, j]
         out[i] = e
 
 
