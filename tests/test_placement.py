@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import reduce
 
@@ -431,6 +432,40 @@ def test_the_cluster_goes_on_during_a_large_selection(tmp_path, where):
         assert max(gaps) < 1.0 * slow
         assert max(ages) < 5.0 * slow
         assert len(gaps) > 10 * seconds / slow
+
+
+@pytest.mark.integration
+def test_four_clients_select_at_once_on_one_scheduler(tmp_path):
+    """Their answers are right, and the scheduler answers others meanwhile."""
+    n, k, lams = 800, 60, [0.1, 1.0]
+    path = str(tmp_path / "wide.zarr")
+    zarr.create_array(path, data=rows_like_factors(2_000, n), chunks=(500, n))
+    wanted, slow = rg.select(rg.scan(path), k, lam=lams), slowness_now()
+
+    scanned = threading.Barrier(5)
+
+    def ask(address):
+        with Client(address, set_as_default=False) as client, client.as_current():
+            moments = rg.scan(path)
+            rg.select(moments, k, where="scheduler")  # so that all is loaded
+            scanned.wait(300)
+            return [rg.select(moments, k, lam=lams, where="scheduler") for _ in range(4)]
+
+    with bare_cluster(tmp_path) as (address, _), ThreadPoolExecutor(4) as callers:
+        asked = [callers.submit(ask, address) for _ in range(4)]
+        ended, gaps, ages = threading.Event(), [], []
+        other = threading.Thread(target=beat, args=(address, ended, gaps, ages))
+        scanned.wait(300)
+        other.start()
+        found = [paths for answers in asked for paths in answers.result()]
+        ended.set()
+        other.join()
+    assert len(found) == 16
+    for paths in found:
+        for got, want in zip(paths, wanted, strict=True):
+            assert np.array_equal(got.columns, want.columns)
+            np.testing.assert_allclose(got.loss, want.loss, rtol=1e-9)
+    assert max(gaps) < 1.0 * slow
 
 
 @pytest.mark.integration
