@@ -245,7 +245,7 @@ def test_float32_stays_float32(X):
 )
 def test_the_wide_path_is_taken_and_gives_the_same(wide, how, monkeypatch):
     moments = rg.Moments.of(wide)
-    monkeypatch.setattr("rgcss_dask.estimator.scan", None)  # nothing n x n is made
+    monkeypatch.setattr("rgcss_dask.estimator.selector.scan", None)  # nothing n x n is made
     for objective in ("unselected", "all"):
         e = RGCSS(12, lam=0.7, objective=objective, **how).fit(wide)
         assert e._moments is None
@@ -609,7 +609,7 @@ def test_frames_with_nullable_columns(dtype):
 
 
 def test_the_example_in_the_documentation():
-    assert doctest.testmod(sys.modules["rgcss_dask.estimator"]).failed == 0
+    assert doctest.testmod(sys.modules["rgcss_dask.estimator.selector"]).failed == 0
 
 
 def test_columns_that_differ_are_named(X):

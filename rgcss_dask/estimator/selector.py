@@ -1,8 +1,7 @@
-"""The scikit-learn and dask-ml face: validates, calls the functions of the package, stores what they return."""
+"""The estimator: it validates, calls the functions of the package, stores what they return."""
 
 from __future__ import annotations
 
-import numbers
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,58 +9,41 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 from sklearn.feature_selection import SelectorMixin
 from sklearn.model_selection import check_cv
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from rgcss_dask.cluster.execution import active_client
-from rgcss_dask.cluster.placement import PLACES, check_where
+from rgcss_dask.cluster.placement import check_where
 from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.core import evaluate
-from rgcss_dask.core.accumulate import check_real, checked_weights, is_whole
+from rgcss_dask.core.accumulate import is_whole
 from rgcss_dask.core.errors import WrongKindError
-from rgcss_dask.core.missing import MASKED, plain
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.names import matching
-from rgcss_dask.core.objective import objective_named
 from rgcss_dask.core.partial_sums import PartialSums
 from rgcss_dask.core.plan import Options
-from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.rebuild import Rebuild, Take
 from rgcss_dask.core.selection import Selection, Stop
 from rgcss_dask.core.solver.gram import Factor
-from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows, select_from_rows
-from rgcss_dask.questions import (
-    answered,
-    improved,
-    loss_and_start,
-    rank_outside_folds,
-    tight_bound,
-    validated,
-    weights,
-)
+from rgcss_dask.estimator.columns import KnowsItsColumns, is_frame, labels, row_weights
+from rgcss_dask.estimator.labelled import labelled, rebuilt_field
+from rgcss_dask.estimator.parameters import Parameters
+from rgcss_dask.questions import answered, improved, loss_and_start, tight_bound, weights
 from rgcss_dask.scanning.batches import held_out_rows, moments_in_folds, parts_of, with_batch
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.scanning.uncounted import is_uncounted, scan_uncounted
 from rgcss_dask.sources import lazy_columns as lazy
-from rgcss_dask.sources.base import Reading, Source, dense, frame_dtype
+from rgcss_dask.sources.base import Source, dense, frame_dtype
 from rgcss_dask.sources.gap_filling import FilledSource
-from rgcss_dask.sources.in_memory import FrameSource
 from rgcss_dask.sources.registry import open_source
-from rgcss_dask.sources.row_vectors import RowVector
-from rgcss_dask.sources.xarray import PLACE, RANK, Field, is_labelled
+from rgcss_dask.sources.xarray import is_labelled
 
 Array = NDArray[np.float64]
 
-DEFAULT_COLUMNS = 10
-DEFAULT_FOLDS = 5
-TRIED_COLUMNS = 64  # at most, where their number is chosen by cross-validation
 
-
-class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
+class RGCSS(SelectorMixin, KnowsItsColumns):  # type: ignore[misc]
     """Pick the columns from which all others are best rebuilt, by regularised greedy column subset selection.
 
     ``fit`` reads the rows once, whatever holds them, and needs memory for n x n numbers; with fewer rows than columns
@@ -153,8 +135,6 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     _rows: Rows | None  # of a fit on fewer rows than columns, in place of moments
     _parts: PartialSums | None  # of partial_fit, to go on from
     _bound: Array | None
-    _field: Field | None  # of a fit on a DataArray
-    _numbers: tuple[Any, ...] | None  # of a fit on a frame whose columns have no names
     support_: NDArray[np.bool_]
 
     def __init__(
@@ -198,27 +178,25 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative row weights; for Dask arrays also a Dask array.
         """
-        self._check_parameters()
-        if sample_weight is None and self.cv is None and self._folds() is None and is_uncounted(X):
+        self._asked.check()
+        if sample_weight is None and self._asked.needs_no_folds and is_uncounted(X):
             return self._fit_uncounted(X)
         data = self._validated(X, reset=True)
-        if self.n_features_to_select != "cv":
-            self._count(self.n_features_in_)  # refused before the pass
-        wide = self._is_wide(data)
+        self._asked.check_count(self.n_features_in_)  # refused before the pass
+        wide = self._asked.is_wide(data.shape)
         if wide or not (isinstance(data, Source) and data.processes and active_client() is not None):
             check_where(self.where, data)  # refused before the pass
         if wide and not lazy.is_stored(sample_weight):  # less memory than the Gram, also to be read
             block = data.read(0, data.shape[0]) if isinstance(data, Source) else dense(data)
             return self._pick_from_rows(Rows.of(block, sample_weight, nan=self.nan, names=self._names()))
         if isinstance(data, Source):
-            return self._pick(scan(data, weights=sample_weight, folds=self._folds(), nan=self.nan))
-        return self._pick(self._moments_of(data, y, _row_weights(sample_weight, data.shape[0])))
+            return self._pick(scan(data, weights=sample_weight, folds=self._asked.folds, nan=self.nan))
+        return self._pick(self._moments_of(data, y, row_weights(sample_weight, data.shape[0])))
 
     def fit_moments(self, moments: Moments) -> Self:
         """Pick columns from moments that were made before, by `scan` or loaded from an archive: no row is read."""
-        self._check_parameters()
+        self._asked.check()
         self._set_columns(moments.n, moments.names)
-        self._field = None
         return self._pick(moments)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -226,7 +204,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
         Each call makes a selection, O(k n^2); for many small batches add up `Moments` and call ``fit_moments`` once.
         """
-        self._check_parameters()
+        self._asked.check()
         if lazy.is_stored(X):
             raise WrongKindError(
                 f"partial_fit takes a batch of rows in memory; got {type(X).__module__}.{type(X).__qualname__}. "
@@ -234,8 +212,8 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             )
         known = hasattr(self, "selection_")
         batch = dense(self._validated(X, reset=not known))
-        weights = _row_weights(sample_weight, len(batch))
-        options = Options(folds=self._folds() or 0, nan=self.nan)
+        weights = row_weights(sample_weight, len(batch))
+        options = Options(folds=self._asked.folds or 0, nan=self.nan)
         seen = self._parts if known else None
         if known and seen is None:
             seen = parts_of(self.moments_, options)
@@ -253,9 +231,10 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if lazy.is_stored(X):
             self._refuse_wrapping()
             taken = lazy.take(self._same_columns(X), taker)
-            return self._labelled(taken, X)
+            columns = np.flatnonzero(self.support_)
+            return labelled(taken, X, self._field, columns, self.ranking_[columns])
         checked = self._validated(X, reset=False)
-        return taker.from_frame(X) if _is_frame(X) else taker(checked)
+        return taker.from_frame(X) if is_frame(X) else taker(checked)
 
     def inverse_transform(self, X: Any) -> Any:
         """Rebuild all columns from the picked ones, undoing centring and scaling.
@@ -267,13 +246,13 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         model = self._rebuild()
         names = tuple(str(name) for name in self._names() or range(self.n_features_in_))
         if is_labelled(X):
-            return self._rebuilt_field(X, model)
+            return rebuilt_field(X, self._field, model)
         if lazy.is_stored(X):
-            held, _, labels = lazy.columns_of(X)
-            places = self._picked_places(held.shape, _labels(held) if lazy.is_dask_frame(held) else labels)
+            held, _, known = lazy.columns_of(X)
+            places = self._picked_places(held.shape, labels(held) if lazy.is_dask_frame(held) else known)
             return lazy.rebuild(held, model, names, places)
-        if _is_frame(X):
-            places = self._picked_places(X.shape, _labels(X))
+        if is_frame(X):
+            places = self._picked_places(X.shape, labels(X))
             values = X.to_numpy(dtype=frame_dtype(X))[:, places]
             return type(X)(model(values), index=X.index, columns=list(names))
         reduced = np.atleast_2d(dense(X))
@@ -294,7 +273,7 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             seen = scan(source, weights=sample_weight, nan=self.nan)
             loss, start = loss_and_start(seen, model, where=self._where(seen))
             return float(evaluate.explained_share(loss, start))
-        rows = Rows.of(source.read(0, source.shape[0]), _row_weights(sample_weight, source.shape[0]), nan=self.nan)
+        rows = Rows.of(source.read(0, source.shape[0]), row_weights(sample_weight, source.shape[0]), nan=self.nan)
         loss, start = model.losses(rows.block, rows.weights)
         return float(evaluate.explained_share(loss, start))
 
@@ -341,10 +320,12 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """Fit on Dask blocks of unknown length, in one compute."""
         _, n, names = lazy.columns_of(X)
         self._set_columns(n, names)
-        self._field = None
-        if self.n_features_to_select != "cv":
-            self._count(n)
+        self._asked.check_count(n)
         return self._pick(scan_uncounted(X, nan=self.nan))
+
+    @property
+    def _asked(self) -> Parameters:
+        return Parameters.of(self)
 
     def _get_support_mask(self) -> NDArray[np.bool_]:
         check_is_fitted(self)
@@ -354,19 +335,21 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """Select from moments, tuned and refined as asked for, and store the result."""
         if self.where == "client" and isinstance(moments, RemoteMoments):
             moments = moments.fetch()
-        tuned = self._tuned(moments)
+        asked = self._asked
+        self.__dict__.pop("cv_results_", None)
+        tuned = asked.tuned(moments)
         if tuned is None:
-            picked = answered(moments, self._count(moments.n), self._problem(), where=self.where)[0]
+            picked = answered(moments, asked.count(moments.n), asked.problem, where=self.where)[0]
         else:
             picked, self.cv_results_ = tuned.selection, tuned
         if self.refine:
-            picked = improved(picked, moments, self._problem(), where=self.where).selection
+            picked = improved(picked, moments, asked.problem, where=self.where).selection
         self._moments, self._rows, self._parts = moments, None, parts
         return self._store(picked, weights(picked, moments, where=self.where), moments.mean)
 
     def _pick_from_rows(self, rows: Rows) -> Self:
         """Select from fewer rows than columns, and store the result."""
-        picked, weights = select_from_rows(rows, self._count(rows.block.shape[1]), self._problem())
+        picked, weights = select_from_rows(rows, self._asked.count(rows.n), self._asked.problem)
         self._moments, self._rows, self._parts = None, rows, None
         return self._store(picked, weights, rows.preparation(True, None)[0])
 
@@ -380,126 +363,20 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _moments_of(self, data: Any, y: Any, weights: NDArray[Any] | None) -> Moments:
         """Take the moments of rows in memory."""
-        if self.cv is None or isinstance(self.cv, numbers.Integral):
-            if data.shape[0] < (self._folds() or 0):
-                raise ValueError(f"cv={self._folds()} folds need as many rows; got n_samples={data.shape[0]}.")
-            moments = scan(data, weights=weights, folds=self._folds(), nan=self.nan, progress=False)
+        if self.cv is None or is_whole(self.cv):
+            folds = self._asked.folds
+            if data.shape[0] < (folds or 0):
+                raise ValueError(f"cv={folds} folds need as many rows; got n_samples={data.shape[0]}.")
+            moments = scan(data, weights=weights, folds=folds, nan=self.nan, progress=False)
             return replace(moments, names=self._names())
         splits = check_cv(self.cv).split(data, y)
         return moments_in_folds(
             dense(data), weights, held_out_rows(splits, data.shape[0]), nan=self.nan, names=self._names()
         )
 
-    def _tuned(self, moments: Moments) -> CrossValidation | None:
-        """Choose what is to be chosen by cross-validation."""
-        self.__dict__.pop("cv_results_", None)
-        if "cv" not in (self.lam, self.n_features_to_select):
-            return None
-        choose_count = self.n_features_to_select == "cv"
-        count = self._most(moments) if choose_count else self._count(moments.n)
-        lams = None if self.lam == "cv" else [float(self.lam)]
-        rule: dict[str, Any] = {"one_se": choose_count, "fixed_k": not choose_count}
-        return validated(moments, count, self._problem(), lams=lams, where=self.where, **rule)
-
-    def _most(self, moments: Moments) -> int:
-        """Return the most columns to try: with lambda = 0 no more than the rows of any training fold span."""
-        free = moments.n - len(_given(self.exclude))
-        most = max(min(TRIED_COLUMNS, free), len(_given(self.include)))
-        if self.lam != 0 or len(moments.folds) < 2:
-            return most
-        return rank_outside_folds(moments, most, self._problem(), where=self.where)
-
     def _where(self, moments: Moments) -> str | None:
         """Return the place asked for, if it is one for these moments: they may be of another pass than those of fit."""
         return self.where if isinstance(moments, RemoteMoments) else None
-
-    def _count(self, n: int) -> int:
-        """Return how many columns to pick of n."""
-        asked = self.n_features_to_select
-        if asked is None:
-            return max(min(DEFAULT_COLUMNS, n - len(_given(self.exclude))), len(_given(self.include)))
-        if isinstance(asked, str) or not is_whole(asked) or asked < 1:
-            raise ValueError(f"n_features_to_select must be None, 'cv' or a whole number from 1; got {asked!r}.")
-        if asked > n:
-            raise ValueError(f"n_features_to_select must be at most n_features={n}; got {asked}.")
-        return int(asked)
-
-    def _problem(self) -> Problem:
-        """Return what is asked of every selection; a lambda that is to be found is found later."""
-        return Problem(
-            objective=self.objective,
-            lam=1.0 if self.lam == "cv" else float(self.lam),
-            include=_given(self.include),
-            exclude=_given(self.exclude),
-            center=self.center,
-            scale=self.scale,
-            stop=self.stop or Stop(),
-        )
-
-    def _folds(self) -> int | None:
-        """Return how many folds to keep apart in the pass, by the number of the row."""
-        if self.cv is None:
-            return DEFAULT_FOLDS if "cv" in (self.lam, self.n_features_to_select) else None
-        if not isinstance(self.cv, numbers.Integral):
-            raise ValueError(f"cv must be a number of folds where rows are not all in memory; got {self.cv!r}.")
-        return int(self.cv)
-
-    def _check_parameters(self) -> None:
-        """Refuse parameters that no function further down looks at before the pass."""
-        if self.where not in (None, *PLACES):
-            raise ValueError(f"where must be None or one of {PLACES}; got {self.where!r}.")
-        if self.nan not in ("raise", "drop", "mean"):
-            raise ValueError(f"nan must be 'raise', 'drop' or 'mean'; got {self.nan!r}.")
-        if isinstance(self.cv, numbers.Integral) and self.cv < 2:
-            raise ValueError(f"cv must be a number of folds, 2 or more; got {self.cv!r}.")
-        if self.stop is not None and not isinstance(self.stop, Stop):
-            raise ValueError(f"stop must be None or a Stop, such as Stop(loss=0.05); got {self.stop!r}.")
-        if self.lam != "cv" and not isinstance(self.lam, numbers.Real):
-            raise ValueError(f"lam must be a number or 'cv'; got {self.lam!r}.")
-        if self.lam != "cv":
-            evaluate.checked_lambda(float(self.lam))
-        objective_named(self.objective)
-
-    def _is_wide(self, data: Any) -> bool:
-        """Tell whether to work on the rows themselves: fewer than columns, and no Gram is needed."""
-        if data.shape[0] >= data.shape[1]:
-            return False
-        return self.cv is None and self._folds() is None and not self.refine
-
-    def _validated(self, X: Any, *, reset: bool) -> Any:
-        """Return an array or a sparse matrix with the columns of ``fit``, or the source of what is read later."""
-        if not lazy.is_stored(X):
-            self._field = None if reset else self._field
-            X = plain(X) if isinstance(X, MASKED | list | tuple) else X
-            self._check_numbers(X, reset=reset)
-            rules: dict[str, Any] = {"accept_sparse": "csr", "dtype": "numeric", "ensure_all_finite": False}
-            checked = validate_data(self, X, reset=reset, **rules)
-            check_real(checked.dtype)  # dates are numbers to scikit-learn
-            return checked
-        if not reset:
-            return self._same_columns(X)
-        source = open_source(X)
-        self._set_columns(source.shape[1], source.names)
-        self._field = getattr(source, "field", None)
-        return source
-
-    def _check_numbers(self, X: Any, *, reset: bool) -> None:
-        """Refuse a frame with the numbered columns of ``fit`` in another order; scikit-learn compares names only."""
-        numbers = tuple(X.columns) if _is_frame(X) and _labels(X) is None else None
-        if reset:
-            self._numbers = numbers
-        elif numbers and self._numbers and numbers != self._numbers and set(numbers) == set(self._numbers):
-            raise _other_columns(numbers, self._numbers)
-
-    def _set_columns(self, n: int, names: tuple[str, ...] | None) -> None:
-        self.n_features_in_, self._numbers = n, None
-        self.__dict__.pop("feature_names_in_", None)
-        if names is not None:
-            self.feature_names_in_ = np.asarray(names, dtype=object)
-
-    def _names(self) -> tuple[str, ...] | None:
-        names = getattr(self, "feature_names_in_", None)
-        return None if names is None else tuple(str(name) for name in names)
 
     def _taker(self) -> Take:
         columns = np.flatnonzero(self.support_)
@@ -507,54 +384,6 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _rebuild(self) -> Rebuild:
         return Rebuild.of(self.selection_, self.coef_)
-
-    def _same_columns(self, X: Any) -> Any:
-        """Return what is read later if it has the columns of ``fit``; otherwise say which differ."""
-        if is_labelled(X) and self._field is not None:
-            return self._field.matrix(X)
-        opened, n, names = lazy.columns_of(X)
-        if n != self.n_features_in_:
-            raise ValueError(
-                f"X has {n} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input."
-            )
-        known = self._names()
-        if names is not None and known is not None and names != known:
-            raise _other_columns(names, known)
-        return opened
-
-    def _labelled(self, taken: Any, X: Any) -> Any:
-        """Return picked columns as a DataArray, if that is what they were taken from."""
-        if self._field is None or not (is_labelled(X) or hasattr(X, "field")):
-            return taken
-        columns = np.flatnonzero(self.support_)
-        ranks = {RANK: (PLACE, self.ranking_[columns])}
-        return self._field.reduced(taken, columns, X if is_labelled(X) else None).assign_coords(ranks)
-
-    def _rebuilt_field(self, X: Any, model: Rebuild) -> Any:
-        """Return the field rebuilt from a DataArray of picked columns."""
-        if self._field is None:
-            raise WrongKindError(
-                "a DataArray can be rebuilt after a fit on one; this fit was on a matrix. Give its values."
-            )
-        values = X.transpose(self._field.rows, ...).data
-        known = [self._field.names[j] for j in np.flatnonzero(self.support_)]
-        places = self._picked_places(values.shape, self._field.labels(X), known)
-        lazily = lazy.is_stored(values)
-        rebuilt = lazy.rebuild(values, model, (), places) if lazily else model(dense(values)[:, places])
-        return self._field.full(rebuilt, X)
-
-    def _picked_places(
-        self, shape: tuple[Any, ...], labels: tuple[str, ...] | None = None, known: Sequence[str] | None = None
-    ) -> NDArray[np.intp]:
-        """Return where the picked columns, ascending, are in a matrix of this shape, with these labels."""
-        k = len(self.selected_)
-        if len(shape) != 2 or shape[1] != k:
-            raise ValueError(f"X must have the {k} picked columns that transform returns; got shape {shape}.")
-        if known is None:  # a fit without names makes names up, and may get them back
-            made_up = [str(name) for name in self.get_feature_names_out()]
-            known = made_up if self._names() is not None or set(made_up) == set(labels or ()) else None
-        index = matching(known, labels, "X")
-        return np.arange(k) if index is None else index
 
     def _refuse_wrapping(self) -> None:
         """Refuse to let set_output load what is lazy: scikit-learn would make a data frame in memory of it."""
@@ -567,77 +396,3 @@ class RGCSS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 f"set_output asks for {package}, which would load what is lazy into memory. "
                 "Use set_output(transform='default'), or compute() the input first."
             )
-
-
-class GCSS(RGCSS):
-    """Pick the columns from which all others are best rebuilt, by greedy column subset selection.
-
-    This is `RGCSS` with lambda = 0, the method of Farahat, Ghodsi and Kamel (2011): the loss is the squared norm of
-    what the picked columns cannot express. It stops early, with a warning, where they express everything.
-
-    Parameters
-    ----------
-    n_features_to_select, objective, center, scale, nan, include, exclude, cv, refine, stop, where
-        As in `RGCSS`.
-
-    Attributes
-    ----------
-    selected_, support_, ranking_, loss_path_, bound_path_, coef_, lam_, moments_, selection_, n_features_in_
-        As in `RGCSS`.
-    """
-
-    def __init__(
-        self,
-        n_features_to_select: int | str | None = None,
-        *,
-        objective: str = "unselected",
-        center: bool | ArrayLike = False,
-        scale: float | str | ArrayLike | None = None,
-        nan: str = "raise",
-        include: Sequence[int] | Sequence[str] | None = None,
-        exclude: Sequence[int] | Sequence[str] | None = None,
-        cv: int | None = None,
-        refine: bool = False,
-        stop: Stop | None = None,
-        where: str | None = None,
-    ) -> None:
-        super().__init__(
-            n_features_to_select,
-            0.0,
-            objective=objective,
-            center=center,
-            scale=scale,
-            nan=nan,
-            include=include,
-            exclude=exclude,
-            cv=cv,
-            refine=refine,
-            stop=stop,
-            where=where,
-        )
-
-
-def _given(columns: Any) -> Any:
-    return () if columns is None else columns
-
-
-def _row_weights(weights: Any, rows: int) -> NDArray[Any] | None:
-    """Return weights of rows in memory as an array; those of a Zarr array are decoded as `scan` does."""
-    if weights is not None and lazy.is_stored(weights):
-        weights = np.asarray(RowVector.of(weights, "weights", rows, Reading()).values[:])
-    return None if weights is None else checked_weights(weights, rows)
-
-
-def _is_frame(X: Any) -> bool:
-    return FrameSource.takes(X)
-
-
-def _labels(frame: Any) -> tuple[str, ...] | None:
-    """Return the names of the columns of a frame; as in scikit-learn, numbers are none."""
-    return tuple(frame.columns) if all(isinstance(name, str) for name in frame.columns) else None
-
-
-def _other_columns(given: Sequence[Any], known: Sequence[Any]) -> ValueError:
-    differ = [f"{a!r} where fit had {b!r}" for a, b in zip(given, known, strict=True) if a != b]
-    more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
-    return ValueError(f"the columns must be those of fit, in their order; X has {', '.join(differ[:3])}{more}.")

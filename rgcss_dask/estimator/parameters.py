@@ -1,0 +1,138 @@
+"""What the parameters of an estimator ask for: checked, filled in, and chosen by cross-validation where they say so."""
+
+from __future__ import annotations
+
+import numbers
+from dataclasses import dataclass
+from typing import Any
+
+from rgcss_dask.cluster.placement import PLACES
+from rgcss_dask.core import evaluate
+from rgcss_dask.core.accumulate import is_whole
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.objective import objective_named
+from rgcss_dask.core.problem import Problem
+from rgcss_dask.core.selection import Stop
+from rgcss_dask.core.tuning import CrossValidation
+from rgcss_dask.questions import rank_outside_folds, validated
+
+DEFAULT_COLUMNS = 10
+DEFAULT_FOLDS = 5
+TRIED_COLUMNS = 64  # at most, where their number is chosen by cross-validation
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """The parameters of an estimator, of the same names; see `RGCSS`."""
+
+    n_features_to_select: Any
+    lam: Any
+    objective: str
+    center: Any
+    scale: Any
+    nan: str
+    include: Any
+    exclude: Any
+    cv: Any
+    refine: bool
+    stop: Stop | None
+    where: str | None
+
+    @classmethod
+    def of(cls, estimator: Any) -> Parameters:
+        """Take those of an estimator as they are now."""
+        return cls(**{name: getattr(estimator, name) for name in cls.__dataclass_fields__})
+
+    def check(self) -> None:
+        """Refuse what no function further down looks at before the pass."""
+        if self.where not in (None, *PLACES):
+            raise ValueError(f"where must be None or one of {PLACES}; got {self.where!r}.")
+        if self.nan not in ("raise", "drop", "mean"):
+            raise ValueError(f"nan must be 'raise', 'drop' or 'mean'; got {self.nan!r}.")
+        if isinstance(self.cv, numbers.Integral) and self.cv < 2:
+            raise ValueError(f"cv must be a number of folds, 2 or more; got {self.cv!r}.")
+        if self.stop is not None and not isinstance(self.stop, Stop):
+            raise ValueError(f"stop must be None or a Stop, such as Stop(loss=0.05); got {self.stop!r}.")
+        if self.lam != "cv" and not isinstance(self.lam, numbers.Real):
+            raise ValueError(f"lam must be a number or 'cv'; got {self.lam!r}.")
+        if self.lam != "cv":
+            evaluate.checked_lambda(float(self.lam))
+        objective_named(self.objective)
+
+    @property
+    def chooses_count(self) -> bool:
+        """Whether the number of columns is chosen by cross-validation."""
+        return isinstance(self.n_features_to_select, str) and self.n_features_to_select == "cv"
+
+    @property
+    def tunes(self) -> bool:
+        """Whether anything is chosen by cross-validation."""
+        return self.chooses_count or self.lam == "cv"
+
+    @property
+    def folds(self) -> int | None:
+        """How many folds to keep apart in the pass, by the number of the row."""
+        if self.cv is None:
+            return DEFAULT_FOLDS if self.tunes else None
+        if not isinstance(self.cv, numbers.Integral):
+            raise ValueError(f"cv must be a number of folds where rows are not all in memory; got {self.cv!r}.")
+        return int(self.cv)
+
+    @property
+    def needs_no_folds(self) -> bool:
+        """Whether the pass keeps no rows apart."""
+        return self.cv is None and self.folds is None
+
+    @property
+    def problem(self) -> Problem:
+        """What is asked of every selection; a lambda that is to be found is found later."""
+        return Problem(
+            objective=self.objective,
+            lam=1.0 if self.lam == "cv" else float(self.lam),
+            include=_given(self.include),
+            exclude=_given(self.exclude),
+            center=self.center,
+            scale=self.scale,
+            stop=self.stop or Stop(),
+        )
+
+    def count(self, n: int) -> int:
+        """Return how many columns to pick of n."""
+        asked = self.n_features_to_select
+        if asked is None:
+            return max(min(DEFAULT_COLUMNS, n - len(_given(self.exclude))), len(_given(self.include)))
+        if isinstance(asked, str) or not is_whole(asked) or asked < 1:
+            raise ValueError(f"n_features_to_select must be None, 'cv' or a whole number from 1; got {asked!r}.")
+        if asked > n:
+            raise ValueError(f"n_features_to_select must be at most n_features={n}; got {asked}.")
+        return int(asked)
+
+    def check_count(self, n: int) -> None:
+        """Refuse a number of columns that n columns do not allow, before the pass."""
+        if not self.chooses_count:
+            self.count(n)
+
+    def is_wide(self, shape: tuple[int, ...]) -> bool:
+        """Tell whether to work on the rows themselves: fewer than columns, and no Gram is needed."""
+        return shape[0] < shape[1] and self.needs_no_folds and not self.refine
+
+    def tuned(self, moments: Moments) -> CrossValidation | None:
+        """Choose what is to be chosen by cross-validation."""
+        if not self.tunes:
+            return None
+        count = self._most(moments) if self.chooses_count else self.count(moments.n)
+        lams = None if self.lam == "cv" else [float(self.lam)]
+        rule: dict[str, Any] = {"one_se": self.chooses_count, "fixed_k": not self.chooses_count}
+        return validated(moments, count, self.problem, lams=lams, where=self.where, **rule)
+
+    def _most(self, moments: Moments) -> int:
+        """Return the most columns to try: with lambda = 0 no more than the rows of any training fold span."""
+        free = moments.n - len(_given(self.exclude))
+        most = max(min(TRIED_COLUMNS, free), len(_given(self.include)))
+        if self.lam != 0 or len(moments.folds) < 2:
+            return most
+        return rank_outside_folds(moments, most, self.problem, where=self.where)
+
+
+def _given(columns: Any) -> Any:
+    return () if columns is None else columns
