@@ -13,7 +13,7 @@ import scipy.io
 import zarr
 
 import rgcss_dask as rg
-from rgcss_dask.conversion import convert as conversion
+from rgcss_dask.conversion import tables
 from rgcss_dask.conversion.convert import convert
 from rgcss_dask.io import claim
 from rgcss_dask.io import matrix_writer as writer
@@ -363,7 +363,7 @@ def test_floats_of_parquet_keep_their_precision_with_nulls(tmp_path):
 def test_nulls_that_the_statistics_deny_are_an_error(tmp_path, monkeypatch):
     pa = pytest.importorskip("pyarrow")
     source = parquet(tmp_path / "x.parquet", {"a": pa.array([1, 2]), "b": pa.array([3, None])})
-    monkeypatch.setattr(conversion.ParquetTable, "_may_hold_nulls", lambda self: False)
+    monkeypatch.setattr(tables.ParquetTable, "_may_hold_nulls", lambda self: False)
     with pytest.raises(ValueError, match=r"column 'b' of .*x\.parquet holds nulls .*Write the file anew"):
         convert(source, tmp_path / "out.zarr")
 
@@ -406,7 +406,7 @@ def test_bad_input_leaves_nothing_behind(tmp_path):
 def test_a_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with pytest.raises(ImportError, match=r"needs h5py: pip install 'rgcss-dask\[hdf5\]'"):
-        conversion._imported("h5py", "hdf5")
+        tables._imported("h5py", "hdf5")
 
 
 def test_chunks_of_zeros_are_written(tmp_path, monkeypatch):
