@@ -23,7 +23,8 @@ from processes import IN_PROCESS, bare_cluster, security
 
 import rgcss_dask as rg
 from rgcss_dask.batch import run_batch
-from rgcss_dask.cli import _connected, main
+from rgcss_dask.cli import main
+from rgcss_dask.cli.talk import connected as connected_by_command
 from rgcss_dask.cluster import connection
 from rgcss_dask.cluster import visibility as sight
 from rgcss_dask.cluster import waiting as presence
@@ -340,7 +341,7 @@ def test_what_the_client_logs_of_a_lost_scheduler_is_for_debugging(plain, debug,
     cluster = {name: None for name in Cluster.__dataclass_fields__} | {"scheduler": plain, "timeout": 10}
     logger = logging.getLogger("distributed.client")
     monkeypatch.setattr(logger, "propagate", True)
-    with _connected(cluster):
+    with connected_by_command(cluster):
         logger.error("Failed to reconnect")
     assert ("Failed to reconnect" in caplog.text) == debug
     logger.error("afterwards as before")

@@ -1,0 +1,88 @@
+"""The command line: each command parses, calls one function of the package, and prints."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import signal
+import sys
+import threading
+import traceback
+import warnings
+
+import click
+
+from rgcss_dask import __version__
+from rgcss_dask.cli.matrices import apply, convert, inspect
+from rgcss_dask.cli.pages import batch, demo, report
+from rgcss_dask.cli.passes import merge, scan, verify
+from rgcss_dask.cli.selections import select, tune
+from rgcss_dask.cli.talk import say
+from rgcss_dask.faults import is_bug, one_line
+from rgcss_dask.faults import report as report_of
+
+# Imports of the package stand in the commands: `rgcss --help` must not wait for Dask and scikit-learn.
+
+
+def main() -> None:
+    """Run a command; exit with 0 when done, 1 for an error in one line or a bug, 2 for wrong usage, 130 for Ctrl-C."""
+    debug = "--debug" in sys.argv
+    # What is done is done: Ctrl-C while Python puts itself away must not end in death by a signal.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *place, **more: say(f"warning: {' '.join(str(message).split())}")
+        _run(debug)
+
+
+def _run(debug: bool) -> None:
+    try:
+        code = cli.main(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.UsageError as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        say("interrupted. What was finished is kept; the same command goes on from there.")
+        _leave(130, debug)
+    except Exception as error:
+        if is_bug(error):
+            say(report_of(error))
+        else:
+            if debug:
+                traceback.print_exc()
+            say(f"error: {one_line(error)}")
+        _leave(1, debug)
+
+
+def _leave(code: int, debug: bool) -> None:
+    """Exit in the middle of work: what the libraries then say about work cut off is no news to the user."""
+    if not debug:
+        atexit.register(_hush)  # registered last, runs first
+    sys.exit(code)
+
+
+def _hush() -> None:
+    logging.disable()
+    sys.unraisablehook = lambda ignored: None
+    threading.excepthook = lambda ignored: None
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="rgcss")
+@click.option("--debug", is_flag=True, help="Show where an error came from.")
+def cli(debug: bool) -> None:
+    """Find the few columns of a tall matrix that carry the rest.
+
+    \b
+    rgcss demo                                     see it work
+    rgcss convert table.csv data.zarr              make a Zarr matrix
+    rgcss scan data.zarr -o moments.zarr --folds 5 read it once
+    rgcss select moments.zarr -k 64 -o result.json ask as often as you like
+    rgcss report result.json -o report.html        look at the answer
+
+    Shell completion: eval "$(_RGCSS_COMPLETE=bash_source rgcss)", likewise zsh_source and fish_source.
+    """
+
+
+for _command in (apply, batch, convert, demo, inspect, merge, report, scan, select, tune, verify):
+    cli.add_command(_command)

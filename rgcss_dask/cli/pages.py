@@ -1,0 +1,95 @@
+"""Commands that show or do all of it: report, batch, demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rgcss_dask.cli.talk import connected, printed, say
+from rgcss_dask.options import (
+    ImageShape,
+    cluster_options,
+    json_option,
+    memory_option,
+    missing_option,
+    overwrite_option,
+)
+
+
+@click.command()
+@click.argument("result")
+@click.option("-o", "--output", required=True, help="The HTML file to write.")
+@click.option("--image-shape", type=ImageShape(), help="The columns are pixels of images of this shape.")
+@click.option("--rows", help="A matrix from which to show a few rows beside their reconstructions.")
+@overwrite_option
+@missing_option
+@json_option
+def report(
+    result: str,
+    output: str,
+    image_shape: tuple[int, int] | None,
+    rows: str | None,
+    overwrite: bool,
+    missing: str,
+    as_json: bool,
+) -> None:
+    """Write one self-contained HTML page about a result.
+
+    Example: rgcss report result.json -o report.html --image-shape 28x28 --rows data.zarr
+    """
+    from rgcss_dask.archive.result_file import load_result
+    from rgcss_dask.io.outputs import refuse_inputs
+    from rgcss_dask.report import write_report
+    from rgcss_dask.sources.registry import open_source
+
+    refuse_inputs(output, [result])
+    shown = None if rows is None else open_source(rows, missing=missing)
+    write_report(load_result(result), output, image_shape=image_shape, rows=shown, overwrite=overwrite)
+    printed({"output": output}, f"Report in {output}", as_json=as_json)
+
+
+@click.command()
+@click.argument("jobs", type=click.Path())
+@click.option("--only", metavar="I/N", help="Do the I-th of N equal shares of the jobs, counted from 1.")
+@click.option("--summary", help="Where to write the summary (default: summary.json beside JOBS).")
+@overwrite_option
+@memory_option
+@cluster_options
+@json_option
+def batch(
+    jobs: str,
+    only: str | None,
+    summary: str | None,
+    overwrite: bool,
+    memory: str | None,
+    cluster: dict[str, Any],
+    as_json: bool,
+) -> int:
+    """Do many archives, each with its options; a rerun does what is missing or failed.
+
+    Example: rgcss batch jobs.toml --only 3/10
+    """
+    from rgcss_dask.batch import run_batch, table
+
+    with connected(cluster):
+        done = run_batch(jobs, only=only, memory=memory, summary=summary, overwrite=overwrite, say=say)
+    printed(done, table(done), as_json=as_json)
+    return 1 if any(job["status"] == "failed" for job in done["jobs"]) else 0
+
+
+@click.command()
+@click.option("--rows", type=click.IntRange(1000), default=300_000, show_default=True, help="Rows of the archive.")
+@click.option("-k", type=click.IntRange(1, 784), default=64, show_default=True, help="How many pixels to pick.")
+@click.option("--folder", default="rgcss-demo", show_default=True, help="Where to put everything.")
+@json_option
+def demo(rows: int, k: int, folder: str, as_json: bool) -> None:
+    """Make a tall archive of handwritten digits and find the pixels that carry the rest.
+
+    Takes about a minute. Example: rgcss demo --rows 1000000
+    """
+    from rgcss_dask.demo import run_demo
+
+    content = run_demo(Path(folder), rows=rows, k=k, say=say)
+    printed(content, content["words"], as_json=as_json)

@@ -1,0 +1,110 @@
+"""Commands that pass over rows, or add up what passes found: scan, verify, merge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rgcss_dask.cli.talk import connected, printed, refuse_given, say
+from rgcss_dask.options import (
+    cluster_options,
+    json_option,
+    memory_option,
+    missing_option,
+)
+
+
+@click.command()
+@click.argument("data")
+@click.option("-o", "--output", required=True, help="Where to keep the moments: a path or URL.")
+@click.option("--folds", type=int, help="Keep so many folds apart, to cross-validate.")
+@click.option("--groups", type=int, help="Keep so many groups of rows apart, to see how stable the picks are.")
+@click.option("--append", is_flag=True, help="Add the new rows of a grown matrix to the moments.")
+@click.option("--overwrite", is_flag=True, help="Replace moments, or an unfinished scan, of other data or options.")
+@click.option("--nan", type=click.Choice(["raise", "drop", "mean"]), default="raise", show_default=True)
+@missing_option
+@click.option("--precision", type=click.Choice(["double", "single"]), default="double", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the assignment of rows to folds.")
+@memory_option
+@cluster_options
+@json_option
+def scan(
+    data: str,
+    output: str,
+    folds: int | None,
+    groups: int | None,
+    append: bool,
+    overwrite: bool,
+    nan: str,
+    missing: str,
+    precision: str,
+    seed: int,
+    memory: str | None,
+    cluster: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Read a matrix once and keep its moments.
+
+    An interrupted scan goes on when the same command is given again, and one that --nan raise ended with --nan drop.
+    With --append the rows that came since make further groups, as large as the first ones. DATA may be a pattern in
+    quotes: the archives are stacked as people count, day-2 before day-10. Example:
+    rgcss scan data.zarr -o moments.zarr --folds 5 --groups 40
+    """
+    from rgcss_dask.scanning import append as grow
+    from rgcss_dask.scanning import scan as one_pass
+    from rgcss_dask.workflow import open_matrix
+
+    if append:
+        kept = ("folds", "groups", "nan", "missing", "precision", "seed", "overwrite")
+        refuse_given("--append goes by the options of the archive", *kept)
+    with connected(cluster):
+        if append:
+            moments = grow.append(output, data, memory=memory)
+        else:
+            options: dict[str, Any] = {"nan": nan, "missing": missing, "precision": precision, "seed": seed}
+            options |= {"folds": folds, "groups": groups, "overwrite": overwrite}
+            source = open_matrix(data, missing=missing, say=say)
+            moments = one_pass.scan(source, memory=memory, archive=output, **options)
+    dropped = f", {moments.dropped:,} dropped" if moments.dropped else ""
+    content = {"output": output, "rows": moments.rows, "columns": moments.n, "dropped": moments.dropped}
+    words = f"{moments.rows:,} rows{dropped} x {moments.n:,} columns{' (exact integers)' if moments.exact else ''}"
+    printed(content, f"{words} in {output}", as_json=as_json)
+
+
+@click.command()
+@click.argument("data")
+@click.argument("moments")
+@cluster_options
+@json_option
+def verify(data: str, moments: str, cluster: dict[str, Any], as_json: bool) -> int:
+    """Read a matrix again and name the rows that are not what was summed; the exit code is then 1.
+
+    It finds what changed since the scan: flipped bits in chunks without checksums, rows that were written over. Rows
+    that were added since are not looked at. Example: rgcss verify data.zarr moments.zarr
+    """
+    from rgcss_dask.scanning.verify import verify as run
+
+    with connected(cluster):
+        found = run(data, moments)
+    different = [{"start": one.start, "stop": one.stop, "reason": one.reason} for one in found.differences]
+    content = {"rows": found.rows, "spans": found.spans, "different": different}
+    printed(content, str(found), as_json=as_json)
+    return 0 if found else 1
+
+
+@click.command()
+@click.argument("archives", nargs=-1, required=True)
+@click.option("-o", "--output", required=True, help="Where to write the merged moments.")
+@json_option
+def merge(archives: tuple[str, ...], output: str, as_json: bool) -> None:
+    """Add up archives of moments of the same columns, as if their rows had been one matrix.
+
+    The output may be one of them: the others are then added to it, each once.
+    Example: rgcss merge 2024.zarr 2025.zarr -o both.zarr
+    """
+    from rgcss_dask.archive.merging import merge as run
+
+    moments = run(list(archives), output)
+    content = {"output": output, "rows": moments.rows, "columns": moments.n}
+    printed(content, f"{moments.rows:,} rows x {moments.n:,} columns in {output}", as_json=as_json)

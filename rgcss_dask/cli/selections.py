@@ -1,0 +1,144 @@
+"""Commands that ask: select, tune."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rgcss_dask.cli.talk import connected, printed, say
+from rgcss_dask.options import (
+    Lambda,
+    cluster_options,
+    json_option,
+    memory_option,
+    overwrite_option,
+    question_options,
+)
+
+
+@click.command()
+@click.argument("data")
+@click.option("-k", type=click.IntRange(1), default=10, show_default=True, help="How many columns.")
+@click.option("--lam", type=Lambda(), help="Lambda; by default cv if the moments have folds, else 1.")
+@question_options
+@click.option("--folds", type=int, default=0, help="Folds to keep when DATA is a matrix and not moments.")
+@click.option("-o", "--output", help="Write the result as JSON, for `rgcss report` and `rgcss apply`.")
+@overwrite_option
+@memory_option
+@cluster_options
+@json_option
+def select(
+    data: str,
+    k: int,
+    lam: str | tuple[float, ...] | None,
+    folds: int,
+    output: str | None,
+    overwrite: bool,
+    memory: str | None,
+    cluster: dict[str, Any],
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Pick the columns from which the others can be told best.
+
+    DATA is an archive of moments, or a matrix, which is then read once. With several lambdas there is one result each.
+    Example: rgcss select moments.zarr -k 64 --center -o result.json
+    """
+    from rgcss_dask.workflow import Question, result_places
+
+    if lam == "cv" and not folds:
+        folds = 5
+    lams: list[Any] = [lam] if lam is None or isinstance(lam, str) else list(lam)
+    questions = [Question(k=k, lam=one, **asked) for one in lams]
+    outputs = result_places(data, output, lams, overwrite)
+    with connected(cluster):
+        _answer(data, questions, outputs, overwrite=overwrite, as_json=as_json, folds=folds, memory=memory)
+
+
+@click.command()
+@click.argument("data")
+@click.option("-k", type=click.IntRange(1), default=64, show_default=True, help="The most columns.")
+@click.option("--lams", type=Lambda(), help="Lambdas to try; by default 13 placed by the spectrum.")
+@click.option("--one-se", is_flag=True, help="The smallest model within a standard error of the best.")
+@question_options
+@click.option("-o", "--output", help="Write the result as JSON, for `rgcss report` and `rgcss apply`.")
+@overwrite_option
+@memory_option
+@cluster_options
+@json_option
+def tune(
+    data: str,
+    k: int,
+    lams: tuple[float, ...] | str | None,
+    one_se: bool,
+    output: str | None,
+    overwrite: bool,
+    memory: str | None,
+    cluster: dict[str, Any],
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Choose lambda and the number of columns by cross-validation; no further pass is needed.
+
+    Example: rgcss tune moments.zarr -k 64 --one-se -o result.json
+    """
+    from rgcss_dask.workflow import Question, result_places
+
+    if isinstance(lams, str):
+        raise click.UsageError("--lams takes numbers with commas between them; cross-validation is what tune does.")
+    question = Question(k=k, lam="cv", lams=lams, choose_k=True, one_se=one_se, **asked)
+    outputs = result_places(data, output, [None], overwrite)
+    with connected(cluster):
+        _answer(data, [question], outputs, overwrite=overwrite, as_json=as_json, folds=5, memory=memory)
+
+
+def _answer(
+    data: str,
+    questions: list[Any],
+    outputs: list[str | None],
+    *,
+    overwrite: bool,
+    as_json: bool,
+    folds: int,
+    memory: str | None,
+) -> None:
+    from rgcss_dask.archive.result_file import save_result
+    from rgcss_dask.workflow import answer, open_moments
+
+    source, provenance = open_moments(data, folds=folds, memory=memory, say=say)
+    contents = []
+    for question, path in zip(questions, outputs, strict=True):
+        result = answer(source, question, provenance, say)
+        if path is not None:
+            save_result(result, path, overwrite=overwrite)
+        contents.append(_summary(result, path))
+        if not as_json:
+            printed({}, _words(result, path), as_json=False)
+    if as_json:
+        printed(contents if len(contents) > 1 else contents[0], "", as_json=True)
+
+
+def _summary(result: Any, path: str | None) -> dict[str, Any]:
+    picked = result.selection
+    return {
+        "columns": [int(column) for column in picked.columns],
+        "names": [result.label(column) for column in picked.columns],
+        "loss": picked.loss.tolist(),
+        "explained": picked.explained.tolist(),
+        "lambda": picked.lam,
+        "sentence": result.sentence,
+        "output": path,
+    }
+
+
+def _words(result: Any, path: str | None) -> str:
+    from rgcss_dask.io.safe_text import plain
+
+    labels = [plain(result.label(column)) for column in result.selection.columns]
+    lines = [
+        f"Picked, lambda = {result.selection.lam:.4g}: {', '.join(labels)}",
+        f"Condition number of the picked columns: {result.condition}.",
+        result.sentence,
+    ]
+    return "\n".join(lines if path is None else [*lines, f"Result in {path}; next: rgcss report {path} -o report.html"])

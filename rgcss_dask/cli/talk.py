@@ -1,0 +1,73 @@
+"""What commands share: how they talk and count, and the cluster that they work on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+
+def say(message: str) -> None:
+    """Talk goes to stderr, results to stdout."""
+    from rgcss_dask.io.safe_text import shown
+
+    click.echo(shown(message), err=True)
+
+
+def printed(content: Any, words: str, *, as_json: bool) -> None:
+    """Print the result of a command, for programs or for people."""
+    from rgcss_dask.io.safe_text import kept, shown
+
+    click.echo(json.dumps(kept(content)) if as_json else shown(words))
+
+
+def refuse_given(rule: str, *names: str) -> None:
+    """Refuse options that were given and would not be heeded."""
+    context = click.get_current_context()
+    given = [f"--{name}" for name in names if context.get_parameter_source(name) is not ParameterSource.DEFAULT]
+    if given:
+        raise click.UsageError(f"{rule}; leave out {', '.join(given)}.")
+
+
+@contextmanager
+def connected(cluster: dict[str, Any]) -> Iterator[None]:
+    """Make a Dask client current while the command runs, if one is asked for."""
+    if all(value is None for value in cluster.values()):
+        yield
+        return
+    from rgcss_dask.cluster.connection import Cluster, connected
+
+    # What its client logs of a scheduler that is lost, 35 lines at times, is said in one by the error that follows.
+    logger = logging.getLogger("distributed.client")
+    level = logger.level
+    if "--debug" not in sys.argv:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with connected(Cluster(**cluster), say):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def row_counter() -> Iterator[Callable[[int], None]]:
+    """Count rows on a terminal; the number of rows of a text file is not known before its end."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    shown = Progress(
+        TextColumn("writing {task.completed:,.0f} rows"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+        transient=True,
+    )
+    with shown:
+        task = shown.add_task("rows", total=None)
+        yield lambda rows: shown.update(task, advance=rows)
