@@ -389,3 +389,10 @@ def test_thousands_of_columns():
     lines = [",".join([*map(str, row), "text"]) for row in A.tolist()]
     found = converted("\n".join([",".join([*names, "note"]), *lines]), drop="note")
     check(found, names, A)
+
+
+def test_so_many_columns_as_only_a_damaged_file_has_are_refused():
+    """And not named one by one, which would take all memory."""
+    Path("x-ubyte").write_bytes(bytes([0, 0, 8, 3]) + b"".join(n.to_bytes(4) for n in (5, 2**31, 2**20)))
+    with pytest.raises(ValueError, match="up to 1,048,576 columns; the file says that it has 2,251,799,813,685,248"):
+        stored("x-ubyte")

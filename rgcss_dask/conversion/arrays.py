@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zipfile
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -93,7 +94,7 @@ class NpzTable(ArrayTable):
             raise ValueError(f"{self._member} in {path} is stored by columns; save it with np.ascontiguousarray first.")
         check_real(self.dtype)
         self.rows = shape[0]
-        self._named(int(np.prod(shape[1:])))
+        self._named(math.prod(shape[1:]))
 
     def _whole(self, start: int) -> Iterator[Block]:
         """Unpack from the beginning; what was written before is passed over."""
@@ -110,7 +111,7 @@ class IdxTable(ArrayTable):
         with self._open() as file:
             shape, self.dtype = self._header(file)
         self.rows = shape[0]
-        self._named(int(np.prod(shape[1:])))
+        self._named(math.prod(shape[1:]))
 
     def _open(self) -> IO[bytes]:
         return gzip.open(self._path) if self._path.endswith(".gz") else Path(self._path).open("rb")  # type: ignore[return-value]
@@ -138,7 +139,7 @@ class _OpenDataset(Source):
     def __init__(self, data: Any, address: str, *, turned: bool) -> None:
         self._data, self._turned = data, turned
         shape = data.shape[::-1] if turned else data.shape
-        self.shape = shape[0], int(np.prod(shape[1:]))  # images as rows of pixels
+        self.shape = shape[0], math.prod(shape[1:])  # images as rows of pixels
         self.dtype, self.address = data.dtype, address
 
     @classmethod

@@ -20,6 +20,7 @@ Told = Callable[[int], None]
 NUMBERS, FLAGS, TEXT, DATES, NOTHING, LARGE, OTHER = "numbers", "flags", "text", "dates", "nothing", "large", "other"
 USABLE = {NUMBERS, FLAGS}
 FLOAT: np.dtype[Any] = np.dtype(np.float64)
+MOST_COLUMNS = 2**20  # of moments 8 TiB; the header of a damaged file may say any number
 MOST_CATEGORIES = 1000  # of a column; more are ids or free text, and would be as many columns
 
 
@@ -103,4 +104,9 @@ class Table(ABC):
 
 def numbered(n: int) -> tuple[str, ...]:
     """Name columns that have no names: c0, c1, ..."""
+    if n > MOST_COLUMNS:
+        raise ValueError(
+            f"a matrix may have up to {MOST_COLUMNS:,} columns; the file says that it has {n:,}. It may be damaged, or "
+            "its rows may be columns."
+        )
     return tuple(f"c{i}" for i in range(n))

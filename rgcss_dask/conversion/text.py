@@ -24,7 +24,8 @@ from rgcss_dask.conversion.columnar import LARGEST, ColumnarTable, add_values
 from rgcss_dask.conversion.table import DATES, FLAGS, LARGE, NOTHING, NUMBERS, TEXT, Content, Told, numbered
 
 SAMPLE = 2**18  # characters in which the separator is looked for
-BLOCK = 2**24  # bytes that are read at once; a row may not be longer
+BLOCK = 2**22  # bytes that are read at once, and
+WIDE = 2**26  # of rows that are longer than the sample; a row may not be longer than that
 SEPARATORS = "\t;|,"  # of those that all lines agree on the first: a comma may stand in numbers and text
 BLANKS = " "  # one or more
 NO_VALUE = [*pacsv.ConvertOptions().null_values, "None", "<NA>"]  # what pandas takes for no value
@@ -41,6 +42,7 @@ class TextTable(ColumnarTable):
         self._encoding = _normal(asked.encoding or _by_mark(path))
         self._sep = asked.sep or ","
         sample = self._sample()
+        self._block = BLOCK if len(sample) < SAMPLE or len(sample.splitlines()) > 1 else WIDE
         self._sep = asked.sep or _separator(sample, path)
         self._na = pa.array([*NO_VALUE, *asked.na], pa.string())
         self._na_numbers = [float(word) for word in asked.na if _is_number(word)]
@@ -162,7 +164,7 @@ class TextTable(ColumnarTable):
             pacsv.open_csv(
                 pa.PythonFile(_SingleBlanks(file) if self._sep == BLANKS else file, mode="r"),
                 pacsv.ReadOptions(
-                    block_size=BLOCK, autogenerate_column_names=self._asked.no_header, encoding=self._encoding
+                    block_size=self._block, autogenerate_column_names=self._asked.no_header, encoding=self._encoding
                 ),
                 pacsv.ParseOptions(
                     # In a table of one column an empty line is a row without a value.
