@@ -194,10 +194,10 @@ KINDS: tuple[type[Source], ...] = (
     ArraySource,
     SparseSource,
     FrameSource,
-    ArrowSource,  # after the frames of pandas, which can turn into tables of Arrow too
     XarraySource,
     DaskSource,
     DaskFrameSource,
+    ArrowSource,  # after the kinds of pandas and Xarray, which can turn into tables of Arrow too
     ZarrSource,  # at an address tried before AnnData: one request for the many that are arrays
     AnnDataSource,
 )
