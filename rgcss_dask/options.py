@@ -27,6 +27,19 @@ class Names(Parsed):
         return tuple(int(part) if part.lstrip("-").isdigit() else part for part in parts)
 
 
+class Separator(Parsed):
+    """One character, or the usual ways to write a tab."""
+
+    name = "CHARACTER"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """Take the word tab, or a backslash and t, for a tab: a shell passes a real one with difficulty."""
+        text = "\t" if value in ("\\t", "tab") else str(value)
+        if len(text) != 1:
+            self.fail(f"{value!r} is not one character, such as ';', nor 'tab'.", param, ctx)
+        return text
+
+
 class Scale(Parsed):
     """A number, or std."""
 
@@ -131,4 +144,21 @@ question_options = _together(
         metavar="FACTOR",
         help="Pick no more columns once the loss is at most so many times the lower bound, such as 1.1.",
     ),
+)
+convert_options = _together(
+    click.option("--dataset", help="Which array of an .npz, HDF5 or .mat file."),
+    click.option("--columns", metavar="NAME", multiple=True, help="Take only these columns."),
+    click.option("--drop", metavar="NAME", multiple=True, help="Leave these columns out."),
+    click.option("--numeric-only", is_flag=True, help="Leave out every column that does not hold numbers."),
+    click.option(
+        "--indicators",
+        metavar="NAME",
+        multiple=True,
+        help="Columns of categories: each value becomes a column NAME=VALUE of 0 and 1. '*' means all columns of text.",
+    ),
+    click.option("--no-header", is_flag=True, help="The first line of a text table is a row; names are c0, c1, ..."),
+    click.option("--sep", type=Separator(), help="What divides the fields of a text table; found out if not given."),
+    click.option("--decimal", type=click.Choice([".", ","]), default=".", show_default=True, help="Sign in numbers."),
+    click.option("--na", metavar="WORD", multiple=True, help="A word for no value, besides NA and other usual ones."),
+    click.option("--encoding", help="Of a text table, such as latin-1; UTF-8 if not given."),
 )

@@ -13,7 +13,7 @@ import scipy.io
 import zarr
 
 import rgcss_dask as rg
-from rgcss_dask.conversion import tables
+from rgcss_dask.conversion import arrays, columnar
 from rgcss_dask.conversion.convert import convert
 from rgcss_dask.io import claim
 from rgcss_dask.io import matrix_writer as writer
@@ -250,7 +250,6 @@ def test_an_interrupted_stack_of_files_goes_on_where_it_ended(kind, stop, tmp_pa
     ("other", "difference"),
     [
         ("a,x\n1,2\n", r"a\.csv has 2 \(differing: 'b'\) and c\.csv has 2 \(differing: 'x'\)"),
-        ("b,a\n1,2\n", r"a\.csv has 2 \(differing: 'a', 'b'\) and c\.csv has 2 \(differing: 'b', 'a'\)"),
         ("z,a,b\n1,2,3\n", r"a\.csv has 2 and c\.csv has 3 \(differing: 'z'\)"),
         (
             "p,q,r,s,t,u\n1,2,3,4,5,6\n",
@@ -262,7 +261,7 @@ def test_names_that_differ_are_said(other, difference, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("a.csv").write_text("a,b\n1,2\n")
     Path("c.csv").write_text(other)
-    with pytest.raises(ValueError, match=rf"same columns in the same order; {difference}\..*or convert them apart"):
+    with pytest.raises(ValueError, match=rf"same columns, in any order; {difference}\..*or convert them apart"):
         convert(["a.csv", "c.csv"], "out.zarr")
 
 
@@ -363,7 +362,7 @@ def test_floats_of_parquet_keep_their_precision_with_nulls(tmp_path):
 def test_nulls_that_the_statistics_deny_are_an_error(tmp_path, monkeypatch):
     pa = pytest.importorskip("pyarrow")
     source = parquet(tmp_path / "x.parquet", {"a": pa.array([1, 2]), "b": pa.array([3, None])})
-    monkeypatch.setattr(tables.ParquetTable, "_may_hold_nulls", lambda self: False)
+    monkeypatch.setattr(columnar.ParquetTable, "_nulls", lambda self, name: 0)
     with pytest.raises(ValueError, match=r"column 'b' of .*x\.parquet holds nulls .*Write the file anew"):
         convert(source, tmp_path / "out.zarr")
 
@@ -391,7 +390,7 @@ def test_bad_input_leaves_nothing_behind(tmp_path):
         ("no-*.npy", "o", FileNotFoundError, "no file matches"),
         ("x.xyz", "o", ValueError, "the kind of .* is not known by its name"),
         ("*.npy", "o", ValueError, "files must have the same columns"),
-        ("words.csv", "o", TypeError, "column 'b' has dtype"),
+        ("words.csv", "o", TypeError, r"'b' \(text, such as 'x' in row 1\)"),
         ("short-ubyte", "o", ValueError, "the file ends early: 1,000 rows were promised, 998 found"),
         ("x.npy", "taken.zarr", FileExistsError, "is there already"),
         ("x.npy", "no/folder", FileNotFoundError, "the folder .* is not there"),
@@ -406,7 +405,7 @@ def test_bad_input_leaves_nothing_behind(tmp_path):
 def test_a_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with pytest.raises(ImportError, match=r"needs h5py: pip install 'rgcss-dask\[hdf5\]'"):
-        tables._imported("h5py", "hdf5")
+        arrays.imported("h5py", "hdf5")
 
 
 def test_chunks_of_zeros_are_written(tmp_path, monkeypatch):

@@ -56,6 +56,8 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = ",".join(f"c{i}" for i in range(COLUMNS))
     np.savetxt("table.csv", some_rows(0), delimiter=",", header=names, comments="")
+    survey = "".join(f"{i},{i % 5 or '?'},{('Rome', 'Oslo')[i % 2]}\n" for i in range(ROWS))
+    Path("survey.csv").write_text(f"id,age,city\n{survey}")
     for year in (2024, 2025):
         rg.scan(some_rows(year), archive=f"{year}.zarr")
     Path("archives").mkdir()
@@ -71,6 +73,7 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
             grow("data.zarr")
         assert not cli.main(arguments, standalone_mode=False), capsys.readouterr().out
     assert f"{ROWS + 50} rows x {COLUMNS} columns in moments.zarr" in capsys.readouterr().out
+    assert zarr.open_array("survey.zarr", mode="r").attrs["column_names"] == ["age", "city=Oslo", "city=Rome"]
     moments = rg.load("moments.zarr")
     assert (moments.rows, len(moments.folds), len(moments.groups)) == (ROWS + 50, 5, 45)
     assert rg.load("both.zarr").rows == 2 * ROWS

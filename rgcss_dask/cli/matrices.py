@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from rgcss_dask.cli.talk import printed, row_counter
-from rgcss_dask.options import (
-    json_option,
-    missing_option,
-)
+from rgcss_dask.cli.talk import printed, row_counters, say
+from rgcss_dask.options import convert_options, json_option, missing_option
+
+# Imports of the package stand in the commands: `rgcss --help` must not wait for Dask and scikit-learn.
 
 
 @click.command()
 @click.argument("source", nargs=-1, required=True)
 @click.argument("target", type=click.Path())
-@click.option("--dataset", help="Which array of an .npz, HDF5 or .mat file.")
+@convert_options
 @json_option
-def convert(source: tuple[str, ...], target: str, dataset: str | None, as_json: bool) -> None:
+def convert(source: tuple[str, ...], target: str, as_json: bool, **asked: Any) -> None:
     """Turn .npy, .npz, .csv, .tsv, .parquet, .h5, .mat, IDX or Zarr into a Zarr matrix.
 
-    Patterns and several files are stacked; a pattern counts as people do, day-2 before day-10. Example:
+    Patterns and several files are stacked; a pattern counts as people do, day-2 before day-10. Columns are named whole
+    or by a pattern in quotes, and an option may be given several times. Columns that hold no numbers are named, all at
+    once, before anything is written.
+
+    \b
     rgcss convert 'day-*.csv' data.zarr
+    rgcss convert adult.csv adult.zarr --drop id --drop 'date*' --na '?' --indicators sex --indicators race
+    rgcss convert messwerte.csv data.zarr --sep ';' --decimal , --encoding latin-1 --numeric-only
+
+    Example: rgcss convert table.csv data.zarr --drop id
     """
     from rgcss_dask.conversion.convert import convert as run
 
-    with row_counter() as told:
-        rows = run(list(source), target, dataset=dataset, told=told)
+    with row_counters("looked through", "written") as (looked, told):
+        rows = run(list(source), target, told=told, looked=looked, say=say, **asked)
     printed({"target": target, "rows": rows}, f"{rows:,} rows in {target}", as_json=as_json)
 
 
@@ -47,7 +56,7 @@ def apply(result: str, data: str, output: str, reconstruct: bool, missing: str, 
 
     refuse_inputs(output, [result])
     found = load_result(result)
-    with row_counter() as told:
+    with row_counters("written") as (told,):
         if reconstruct:
             rows = write_reconstruction(found.selection, found.weights, data, output, missing=missing, told=told)
         else:

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import click
@@ -56,18 +57,22 @@ def connected(cluster: dict[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def row_counter() -> Iterator[Callable[[int], None]]:
-    """Count rows on a terminal; the number of rows of a text file is not known before its end."""
+def row_counters(*doing: str) -> Iterator[tuple[Callable[[int], None], ...]]:
+    """Count rows of each thing that is done, on a terminal; how many a text file has is not known before its end."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     shown = Progress(
-        TextColumn("writing {task.completed:,.0f} rows"),
+        TextColumn("{task.description} {task.completed:,.0f} rows"),
         TimeElapsedColumn(),
         console=Console(stderr=True),
         disable=not sys.stderr.isatty(),
         transient=True,
     )
     with shown:
-        task = shown.add_task("rows", total=None)
-        yield lambda rows: shown.update(task, advance=rows)
+        tasks = [shown.add_task(what, total=None, visible=False) for what in doing]
+        yield tuple(partial(_count, shown, task) for task in tasks)
+
+
+def _count(shown: Any, task: Any, rows: int) -> None:
+    shown.update(task, advance=rows, visible=True)

@@ -3,84 +3,183 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator
+import gzip
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from rgcss_dask.conversion.tables import Block, Table, open_table, reading
+from rgcss_dask.conversion.arrays import IdxTable, NpzTable, hdf5_or_mat, imported, npy_table, zarr_table
+from rgcss_dask.conversion.asked import Asked
+from rgcss_dask.conversion.table import Block, Table
+from rgcss_dask.conversion.usable import Layout, laid_out
+from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.io.files import in_order, is_url
 from rgcss_dask.io.matrix_writer import Told, write_matrix
 from rgcss_dask.io.outputs import refuse_inputs
 
+Say = Callable[[str], None]
+
 
 def convert(
-    source: str | Path | list[str], target: str | Path, *, dataset: str | None = None, told: Told | None = None
+    source: str | Path | list[str],
+    target: str | Path,
+    *,
+    dataset: str | None = None,
+    columns: str | Iterable[str] = (),
+    drop: str | Iterable[str] = (),
+    numeric_only: bool = False,
+    indicators: str | Iterable[str] = (),
+    no_header: bool = False,
+    sep: str | None = None,
+    decimal: str = ".",
+    na: str | Iterable[str] = (),
+    encoding: str | None = None,
+    told: Told | None = None,
+    looked: Told | None = None,
+    say: Say | None = None,
 ) -> int:
     """Turn files into one Zarr matrix with chunks of whole rows, checksums and column names; return its rows.
 
-    Memory is a few chunks, whatever the size. An interrupted call can be made again and goes on, where the store can
-    tell that the rows are still the same, and begins anew otherwise.
+    Memory is a few chunks, whatever the size. A text table is read twice: first to see what each column holds in all
+    its rows. Every column that cannot be used is named, before anything is written. An interrupted call can be made
+    again and goes on, where the store can tell that the rows are still the same, and begins anew otherwise.
 
     Parameters
     ----------
-    source : .npy, .npz, .csv, .tsv, .parquet, .h5 / .hdf5, .mat, MNIST IDX (also .gz), a Zarr array; a list of
-        files or a pattern such as ``"day-*.csv"`` is stacked in order. The first line of a .csv or .tsv names the
-        columns. Nulls become NaN: integers of a Parquet file that does not say it has none become float64.
+    source : .npy, .npz, .csv, .tsv, .txt, .parquet, .h5 / .hdf5, .mat, MNIST IDX (also .gz), a Zarr array; a list of
+        files or a pattern such as ``"day-*.csv"`` is stacked in order, with columns in the order of the first file.
+        The first line of a text table names the columns. Nulls become NaN: integers of a Parquet file that does not
+        say it has none become float64. Arrays of images become rows of pixels.
     target : local path of the Zarr array to make.
     dataset : the array in an .npz, HDF5 or .mat file, where there are several matrices.
+    columns, drop : the columns to take, by default all, and of these the ones to leave out: names, or patterns such as
+        ``"pixel*"``. A name that is there counts as it is, whatever signs are in it. Columns without names are called
+        c0, c1 and so on.
+    numeric_only : leave out every column that does not hold numbers, or true and false, or holds nothing at all.
+    indicators : columns of categories that become one column for each value, COLUMN=VALUE, of 0 and 1; NaN in all of
+        them where there is no value. A pattern, such as ``"*"``, means columns of text, a name any column.
+    no_header : the first line of a text table is a row already.
+    sep, decimal, encoding : of a text table: what divides the fields (found out by default; a blank stands for any
+        number of them), the sign in numbers, ``"."`` or ``","``, and the encoding, by default UTF-8.
+    na : words for no value in a text table, such as ``"?"`` or ``"-999"``, besides the usual ones.
     told : called with the number of rows after each chunk is written.
+    looked : called with the number of rows after each block that is looked through before.
+    say : called with what was left out, in words.
     """
+    asked = Asked.of(
+        dataset=dataset,
+        columns=columns,
+        drop=drop,
+        numeric_only=numeric_only,
+        indicators=indicators,
+        no_header=no_header,
+        sep=sep,
+        decimal=decimal,
+        na=na,
+        encoding=encoding,
+    )
     paths = _paths(source)
     refuse_inputs(target, paths)
-    tables = [open_table(path, dataset) for path in paths]
-    first = _checked_alike(paths, tables)
-    dtype = np.result_type(*(table.dtype for table in tables))
+    tables = [open_table(path, asked) for path in paths]
+    _check_heeded(asked, paths)
 
-    def blocks(start: int) -> Iterator[Block]:
-        before = 0
-        for path, table in zip(paths, tables, strict=True):
-            if table.rows is None or start < before + table.rows:
-                with reading(path):
-                    for block in table.blocks(max(0, start - before)):
-                        yield block.astype(dtype, copy=False)
-            assert table.rows is not None, "a table knows its rows when its blocks have come to their end"
-            before += table.rows
+    def states() -> list[Any]:
+        return [[path, table.state(path)] for path, table in zip(paths, tables, strict=True)]
+
+    before = states()
+    with _reading(", ".join(paths[:3])):
+        layout = laid_out(paths, tables, asked, looked or (lambda rows: None), say or (lambda words: None))
+    if before != states():
+        raise ValueError(f"the files must not change while they are read; one of {', '.join(paths)} did. Try again.")
 
     def made_from() -> dict[str, Any] | None:
-        states = [table.state(path) for path, table in zip(paths, tables, strict=True)]
-        return None if None in states else {"files": [*zip(paths, states, strict=True)], "dataset": dataset}
+        now = states()
+        known = all(state is not None for _, state in now)
+        return {"files": now, **asdict(asked), "names": layout.names} if known else None
 
-    return write_matrix(target, blocks, first.n, dtype, made_from=made_from, names=first.names, told=told)
+    return write_matrix(
+        target,
+        lambda start: _stacked(paths, tables, layout, start),
+        len(layout.columns),
+        layout.dtype,
+        made_from=made_from,
+        names=layout.names if layout.named else None,
+        told=told,
+    )
 
 
-def _checked_alike(paths: list[str], tables: list[Table]) -> Table:
-    """Return the first file; refuse files of other columns, or of none."""
-    first = tables[0]
-    if first.n < 1:
-        raise ValueError(f"a matrix must have columns; {paths[0]} has none.")
+def _stacked(paths: list[str], tables: list[Table], layout: Layout, start: int) -> Iterator[Block]:
+    """Yield the rows of all tables, one below the other, from a given one on."""
+    before = 0
     for path, table in zip(paths, tables, strict=True):
-        if table.n != first.n or table.names != first.names:
-            difference = f"{_unlike(paths[0], first, table)} and {_unlike(path, table, first)}"
-            raise ValueError(
-                f"files must have the same columns in the same order; {difference}. "
-                "Make their columns the same, or convert them apart."
-            )
-    return first
+        if table.rows is None or start < before + table.rows:
+            with _reading(path):
+                yield from table.blocks(max(0, start - before), layout.columns, layout.dtype)
+        assert table.rows is not None, "a table knows its rows when its blocks have come to their end"
+        before += table.rows
 
 
-def _unlike(path: str, table: Table, other: Table) -> str:
-    """Say how many columns a file has, and which of its names the other has not, or in another place."""
-    has = f"{path} has {table.n}"
-    if table.names is None or other.names is None:
-        return has if table.names == other.names else f"{has} with{'out' if table.names is None else ''} names"
-    names = set(other.names)
-    own = [name for name in table.names if name not in names]
-    if not own and table.n == other.n:
-        own = [mine for mine, theirs in zip(table.names, other.names, strict=True) if mine != theirs]
-    more = f" and {len(own) - 5} more" if len(own) > 5 else ""
-    return f"{has} (differing: {', '.join(map(repr, own[:5]))}{more})" if own else has
+def open_table(path: str, asked: Asked) -> Table:
+    """Open a file by its name."""
+    if is_url(path) or Path(path).is_dir():
+        return zarr_table(path, asked)
+    if not Path(path).exists():
+        raise FileNotFoundError(f"there is no file {path}.")
+    opened = _kind(path)
+    if opened is None:
+        known = ", ".join(ending for endings in KINDS for ending in endings)
+        raise ValueError(f"the kind of {path} is not known by its name; it must end in one of {known}, or be a folder.")
+    with _reading(path):
+        return opened(path, asked)
+
+
+def _kind(path: str) -> Callable[[str, Asked], Table] | None:
+    name = path.lower().removesuffix(".gz")
+    for endings, opened in KINDS.items():
+        if name.endswith(endings) or (opened is IdxTable and "-idx" in name):
+            return opened
+    return None
+
+
+def _check_heeded(asked: Asked, paths: list[str]) -> None:
+    """Refuse options of text tables where there is none: they would not be heeded."""
+    if asked.of_text and not any(_kind(path) is _text for path in paths if not is_url(path)):
+        raise ValueError(
+            f"{', '.join(asked.of_text)} can be said of text tables only, such as .csv; {paths[0]} is none. Leave "
+            f"{'it' if len(asked.of_text) == 1 else 'them'} out."
+        )
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Name a damaged file: the library of each format has errors of its own for it, or stumbles over it."""
+    try:
+        yield
+    except gzip.BadGzipFile as error:
+        raise ValueError(f"{path} must be whole, and packed as its name says: {error}.") from error
+    except (ValueError, OSError, MemoryError, ImportError, WrongKindError):
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{path} must be whole, and of the kind that its name says; reading it ended with {type(error).__name__}: "
+            f"{error}. Copy it again, or name it by its kind."
+        ) from error
+
+
+def _text(path: str, asked: Asked) -> Table:
+    imported("pyarrow.csv", "parquet")
+    from rgcss_dask.conversion.text import TextTable  # noqa: PLC0415 (Arrow is slow to import)
+
+    return TextTable(path, asked)
+
+
+def _parquet(path: str, asked: Asked) -> Table:
+    imported("pyarrow.parquet", "parquet")
+    from rgcss_dask.conversion.columnar import ParquetTable  # noqa: PLC0415 (Arrow is slow to import)
+
+    return ParquetTable(path, asked)
 
 
 def _paths(source: str | Path | list[str]) -> list[str]:
@@ -93,3 +192,14 @@ def _paths(source: str | Path | list[str]) -> list[str]:
     if not found:
         raise FileNotFoundError(f"no file matches {source}.")
     return found
+
+
+KINDS: dict[tuple[str, ...], Callable[[str, Asked], Table]] = {
+    (".npy",): npy_table,
+    (".npz",): NpzTable,
+    (".csv", ".tsv", ".txt", ".data"): _text,
+    (".parquet", ".pq"): _parquet,
+    (".h5", ".hdf5", ".mat"): hdf5_or_mat,
+    ("-ubyte", ".idx"): IdxTable,
+    (".zip",): zarr_table,
+}

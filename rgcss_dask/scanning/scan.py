@@ -76,8 +76,9 @@ def scan(
     Parameters
     ----------
     source : what holds the m x n matrix: the path or URL of a Zarr array, a pattern such as ``"day-*.zarr"`` (stacked
-        as people count, day-2 before day-10), a Zarr, NumPy, SciPy sparse or Dask array, a pandas or Dask data frame,
-        a DataArray of Xarray, an AnnData or the path of its Zarr store, or a list of these, stacked.
+        as people count, day-2 before day-10), or of an .npy file; a Zarr, NumPy, SciPy sparse or Dask array, a
+        pandas, polars or Dask data frame, a table of Arrow, a DataArray of Xarray, an AnnData or the path of its Zarr
+        store, or a list of these, stacked. Other files are for `convert`.
     folds : keep the moments of so many folds apart, for cross-validation. Rows are assigned by a hash of their
         number and ``seed``, so the same rows fall in the same folds whatever the chunks.
     groups : keep the moments of so many runs of neighbouring rows apart, for the bootstrap.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -116,13 +117,21 @@ class Source(ABC):
         """Refuse what is not a matrix of real numbers with rows and columns."""
         if len(self.shape) != 2:
             raise ValueError(
-                f"a matrix must have two dimensions; {self.address} has shape {self.shape}. "
-                "Reshape it to rows by columns."
+                f"a matrix must have two dimensions; {self.address} has shape {self.shape}. Reshape it to rows by "
+                f"columns{_by_command(self)}."
             )
         check_real(self.dtype)
         if 0 in self.shape:
             raise ValueError(f"a matrix must have rows and columns; {self.address} has shape {self.shape}.")
         return self
+
+
+def _by_command(source: Source) -> str:
+    """Name the command that makes rows of pixels of stored images."""
+    stored = len(source.shape) > 2 and source.places
+    target = f"{source.address.rstrip('/').split('/')[-1].removesuffix('.zarr')}-rows.zarr"
+    command = f"rgcss convert {shlex.quote(source.address)} {shlex.quote(target)}"
+    return f", as {command} does with images" if stored else ""
 
 
 def even_cuts(rows: int, step: int) -> Cuts:
@@ -163,15 +172,17 @@ def dense(block: Any) -> NDArray[Any]:
 
 def frame_dtype(frame: Any) -> np.dtype[Any]:
     """Return the one dtype that holds every column, or name the column that has no numbers."""
-    kinds = []
+    kinds, wrong = [], []
     for i, (name, dtype) in enumerate(zip(frame.columns, frame.dtypes, strict=True)):
         kind = getattr(dtype, "numpy_dtype", dtype)
         if not isinstance(kind, np.dtype) or kind.kind not in "biuf":
-            raise WrongKindError(
-                f"every column must hold real numbers; column {name!r} has dtype {dtype}. Leave it out."
-            )
+            wrong.append(f"column {name!r} has dtype {dtype}")
+            continue
         masked = kind is not dtype
         kinds.append(np.dtype(np.float64) if masked and kind.kind != "f" and _may_have_gaps(frame, i) else kind)
+    if wrong:
+        them = "it" if len(wrong) == 1 else "them"
+        raise WrongKindError(f"every column must hold real numbers; {', '.join(wrong)}. Leave {them} out.")
     if not kinds:
         raise ValueError("a matrix must have rows and columns; the data frame has no columns.")
     return np.result_type(*kinds)

@@ -18,8 +18,10 @@ from rgcss_dask.io.files import filesystem, in_order, is_url
 from rgcss_dask.io.retry import Retry
 from rgcss_dask.io.safe_text import without_secrets
 from rgcss_dask.sources.anndata import AnnDataSource
+from rgcss_dask.sources.arrow import ArrowSource
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.dask import DaskFrameSource, DaskSource, stacked
+from rgcss_dask.sources.file_kinds import local_file
 from rgcss_dask.sources.in_memory import ArraySource, FrameSource, SparseSource
 from rgcss_dask.sources.metadata import OF_JSON, metadata_named
 from rgcss_dask.sources.packed_integers import unpacked
@@ -136,6 +138,8 @@ def open_source(thing: Any, *, missing: str = "raise", storage_options: dict[str
 def _open(thing: Any, reading: Reading, kinds: Sequence[type[Source]] | None = None) -> Source:
     if isinstance(thing, Source):
         return thing
+    if isinstance(thing, str | Path):
+        thing = local_file(str(thing))
     kinds = kinds or KINDS
     for kind in kinds:
         if kind.takes(thing):
@@ -144,7 +148,7 @@ def _open(thing: Any, reading: Reading, kinds: Sequence[type[Source]] | None = N
         return _stored(str(thing), reading, kinds)
     raise WrongKindError(
         f"a source must be a path or URL of a Zarr array, a Zarr, NumPy, SciPy sparse or Dask array, a "
-        f"pandas or Dask data frame, a DataArray of Xarray, an AnnData, or a list of these; "
+        f"pandas, polars or Dask data frame, a table of Arrow, a DataArray of Xarray, an AnnData, or a list of these; "
         f"got {type(thing).__module__}.{type(thing).__qualname__}."
     )
 
@@ -193,6 +197,7 @@ KINDS: tuple[type[Source], ...] = (
     XarraySource,
     DaskSource,
     DaskFrameSource,
+    ArrowSource,  # after the kinds of pandas and Xarray, which can turn into tables of Arrow too
     ZarrSource,  # at an address tried before AnnData: one request for the many that are arrays
     AnnDataSource,
 )
