@@ -33,6 +33,9 @@ EPS = float(np.finfo(np.float64).eps)
 _ROUNDING = 16 * EPS
 # A refresh is due when the loss has fallen to this share of the loss at the last one.
 _REFRESH_SHARE = 1e-3
+# Entries of a G that no cache holds, so that paths gain by reading it together; of a smaller one a few do.
+_LARGE = 2**21
+_TOGETHER = 4
 
 
 Source = Moments | ArrayLike | Factor
@@ -53,7 +56,9 @@ def solve(source: Source, k: int, problem: Problem, *, bound: bool = False) -> l
     with Pool() as pool, single_threaded_blas():
         terms = base.first_terms(counts, pool)
         paths = [_Path(base, rules, lam, terms.copy(), spectrum) for lam in problem.lams]
-        _walk(base, paths, pool)
+        groups = _groups(base, paths)
+        # One group has all threads for its products with G; several are side by side, each with one.
+        pool.map(_walk, ((base, group, pool if len(groups) == 1 else Pool(1)) for group in groups))
         # With a single thread of BLAS: more would go on waiting busily, and slow down whatever comes next.
         done = [path.result(**known) for path in paths]
     # Of the smallest column: beside a larger one, a lambda that is rounding there may still be much here.
@@ -62,6 +67,12 @@ def solve(source: Source, k: int, problem: Problem, *, bound: bool = False) -> l
     for remark in (remark for picked in done for remark in picked.remarks(k, smallest)):
         warnings.warn(remark, stacklevel=3)
     return done
+
+
+def _groups(base: Base, paths: list[_Path]) -> list[list[_Path]]:
+    """Divide the paths into those that walk together: all of them where reading G takes longest, else a few."""
+    together = max(1, len(paths)) if base.matrix.size >= _LARGE else _TOGETHER
+    return [paths[i : i + together] for i in range(0, len(paths), together)]
 
 
 def _walk(base: Base, paths: list[_Path], pool: Pool) -> None:

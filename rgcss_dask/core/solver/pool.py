@@ -12,10 +12,10 @@ from rgcss_dask.runtime.cpus import available_cpus
 
 
 class Pool:
-    """As many threads as there are CPUs, the calling one counted. Use as a context, which lets them go after."""
+    """As many threads as there are CPUs, or fewer, the calling one counted. Use as a context, which lets them go."""
 
-    def __init__(self) -> None:
-        self.count = available_cpus()
+    def __init__(self, count: int | None = None) -> None:
+        self.count = available_cpus() if count is None else count
         # It starts threads with the first work for them.
         self._others = ThreadPoolExecutor(max(1, self.count - 1), "rgcss-select")
 
