@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -144,6 +145,20 @@ def test_a_wrong_import_is_found(module, code):
 def test_a_module_that_is_in_no_layer_is_found():
     with pytest.raises(ValueError, match="not enough values"):
         wrong("rgcss_dask.drawer", "import numpy")
+
+
+BESIDE = [path for folder in ("examples", "deploy", "tests") for path in (PACKAGE.parent / folder).rglob("*.py")]
+
+
+@pytest.mark.parametrize("path", BESIDE, ids=lambda path: path.relative_to(PACKAGE.parent).as_posix())
+def test_what_stands_beside_the_package_imports_modules_that_exist(path):
+    """Scripts that need what the checks do not install would go stale otherwise."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rgcss_dask."):
+            assert node.module in MODULES, f"there is no {node.module}"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                assert whole in MODULES or re.search(rf"\b{alias.name}\b", MODULES[node.module]), f"no {whole}"
 
 
 def test_every_public_name_is_there_and_documented():

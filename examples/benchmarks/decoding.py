@@ -22,10 +22,12 @@ from pathlib import Path
 import numpy as np
 import zarr
 import zarrs  # noqa: F401 (Zarr finds its pipeline by name)
-from rgcss_dask.core.threads import available_cpus, freed_memory_kept, passing
-from rgcss_dask.sources.opening import open_source
 from zarr.buffer.cpu import NDBuffer
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
+
+from rgcss_dask.runtime.cpus import available_cpus
+from rgcss_dask.runtime.page_pool import empty_rows, freed_memory_kept
+from rgcss_dask.sources.registry import open_source
 
 CHUNK = 4_000
 FLIPS = 200
@@ -78,7 +80,7 @@ def reader(array: zarr.Array) -> Read:
     """Read as Zarr lets a pass do it: into memory that is used again."""
 
     def read(start: int, stop: int) -> np.ndarray:
-        rows = passing((stop - start, array.shape[1]), array.dtype)
+        rows = empty_rows((stop - start, array.shape[1]), array.dtype)
         array.get_basic_selection(slice(start, stop), out=NDBuffer.from_numpy_array(rows))
         return rows
 
