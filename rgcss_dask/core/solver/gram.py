@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -54,7 +55,10 @@ class GainTerms:
 
     def copy(self) -> GainTerms:
         """Return terms that can be changed alone."""
-        return GainTerms(self.eta.copy(), self.rho.copy(), self.diag_h.copy(), self.diag_r.copy())
+        return GainTerms(*(values.copy() for values in self))
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter((self.eta, self.rho, self.diag_h, self.diag_r))
 
 
 class Base(Protocol):
@@ -142,17 +146,13 @@ class Gram:
                 C, D = (tile[: (bottom - top) * (right - left)].reshape(bottom - top, -1) for tile in room)
                 np.matmul(Y[:, top:bottom].T, Y[:, left:right], out=C)
                 np.matmul(W[:, top:bottom].T, W[:, left:right], out=D)
-                kernels.tile_sums(
-                    self.matrix, C, D, lam, counts, top, left, part.eta, part.rho, part.diag_h, part.diag_r
-                )
+                kernels.tile_sums(self.matrix, C, D, lam, counts, top, left, *part)
             return part
 
         # Added in order: the same bits for any number of threads.
         for part in pool.map(band, ((top,) for top in range(0, self.n, _TILE))):
-            fresh.eta += part.eta
-            fresh.rho += part.rho
-            fresh.diag_h += part.diag_h
-            fresh.diag_r += part.diag_r
+            for total, added in zip(fresh, part, strict=True):
+                total += added
         return fresh
 
     def rows(self, picks: Index) -> Array:

@@ -68,27 +68,23 @@ class Residual:
 
     def pick(self, seen: Candidate, t: int, X: Array, GX: Array) -> None:
         """Make the column looked at pick number t, given `vectors` and their products with G."""
-        terms, w, Y, weights = self.terms, seen.w, self._Y[:t], np.empty((3, t))
+        w, Y, weights = seen.w, self._Y[:t], np.empty((3, t))
         weights[:2] = X @ Y.T
         kernels.mix(self._L, weights[0], self.lam, weights[2], np.empty(t))
         products = GX[[0, 1, 0]] - weights @ Y  # H x, H y and R x
         xx, xy = X[0] @ seen.h, X[0] @ seen.r
-        of_all = (terms.eta, terms.rho, terms.diag_h, terms.diag_r, self._Y[t])
-        kernels.take(seen.h, seen.r, w, self.lam, products, xx, xy, *of_all)
+        kernels.take(seen.h, seen.r, w, self.lam, products, xx, xy, *self.terms, self._Y[t])
         self._L[t, :t], self._L[t, t] = seen.y, np.sqrt(self.lam + seen.h[w])
 
     def best(
         self, candidates: NDArray[np.bool_], leaving: Array, floor: Array, loss: float, rounding: float, found: Array
     ) -> int:
         """Put the gain of every candidate into ``found`` and return the best; see `kernels.best_gain`."""
-        terms = self.terms
-        of_all = (terms.eta, terms.rho, terms.diag_h, terms.diag_r)
-        return int(kernels.best_gain(*of_all, self.lam, leaving, floor, candidates, loss, rounding, found))
+        return int(kernels.best_gain(*self.terms, self.lam, leaving, floor, candidates, loss, rounding, found))
 
     def gain(self, w: int, leaving: float) -> float:
         """Return the gain of one column."""
-        terms = self.terms
-        return float(kernels.gain(terms.eta[w], terms.rho[w], terms.diag_h[w], terms.diag_r[w], self.lam, leaving))
+        return float(kernels.gain(*(values[w] for values in self.terms), self.lam, leaving))
 
     def refresh(self, picks: NDArray[np.intp], pool: Pool) -> Array:
         """Recompute what gains are made of from G and the factors; return the weights of the picks, were lam 0.
