@@ -17,10 +17,10 @@ from rgcss_dask.core.rebuild import Rebuild, Take
 from rgcss_dask.sources.base import Source, dense, frame_dtype
 from rgcss_dask.sources.dask import DaskSource, plain_block, plain_blocks, stacked
 from rgcss_dask.sources.in_memory import ArraySource, FrameSource, SparseSource
-from rgcss_dask.sources.registry import KINDS, StackedSource, open_source
+from rgcss_dask.sources.registry import StackedSource, kind_of, open_source
 from rgcss_dask.sources.xarray import XarraySource
 
-AT_HAND = (ArraySource, FrameSource, SparseSource, StackedSource)
+AT_HAND = (ArraySource, FrameSource, SparseSource, StackedSource, None)  # None: what scikit-learn is left to judge
 
 
 def is_stored(thing: Any) -> bool:
@@ -29,7 +29,7 @@ def is_stored(thing: Any) -> bool:
         return len(thing) > 0 and is_stored(thing[0])
     if isinstance(thing, str | Path | Source):
         return True
-    return any(kind.takes(thing) for kind in KINDS if kind not in AT_HAND)
+    return kind_of(thing) not in AT_HAND
 
 
 def is_dask_frame(thing: Any) -> bool:

@@ -141,9 +141,9 @@ def _open(thing: Any, reading: Reading, kinds: Sequence[type[Source]] | None = N
     if isinstance(thing, str | Path):
         thing = local_file(str(thing))
     kinds = kinds or KINDS
-    for kind in kinds:
-        if kind.takes(thing):
-            return unpacked(kind.of(thing, reading))
+    kind = kind_of(thing, kinds)
+    if kind is not None:
+        return unpacked(kind.of(thing, reading))
     if isinstance(thing, str | Path):
         return _stored(str(thing), reading, kinds)
     raise WrongKindError(
@@ -151,6 +151,11 @@ def _open(thing: Any, reading: Reading, kinds: Sequence[type[Source]] | None = N
         f"pandas, polars or Dask data frame, a table of Arrow, a DataArray of Xarray, an AnnData, or a list of these; "
         f"got {type(thing).__module__}.{type(thing).__qualname__}."
     )
+
+
+def kind_of(thing: Any, kinds: Sequence[type[Source]] = ()) -> type[Source] | None:
+    """Return the first kind that takes an object; None for addresses of one archive, which are tried one by one."""
+    return next((kind for kind in kinds or KINDS if kind.takes(thing)), None)
 
 
 def _stored(address: str, reading: Reading, kinds: Sequence[type[Source]]) -> Source:
