@@ -90,7 +90,7 @@ def measure(train, people, B, ks, rng):
             at = int(np.flatnonzero(tuned.lams == tuned.best_lam(k))[0])
             last, best = min(k, zero.k) - 1, min(table[k - 1] for table in tables)
             losses = np.array([plain[last], ridge[last], tables[0][k - 1], tables[1 + at][k - 1], best]) / start
-            yield way, k, losses, tuned.lams[at], 1.0 - tuned.explained[at, k - 1]
+            yield way, k, losses, tuned.lams[at], 1.0 - tuned.held_out_explained[at, k - 1]
 
 
 @dataclass

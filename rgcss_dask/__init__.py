@@ -30,15 +30,16 @@ _HOME = {
     "load_result": "archive.result_file",
     "merge": "archive.merging",
     "refine": "questions",
+    "report": "reporting",
     "save": "archive.archive",
     "scan": "scanning.scan",
-    "select": "questions",
+    "select": "selecting",
     "stability": "questions",
     "stability_under_noise": "core.stability",
     "verify": "scanning.verify",
     "write_reconstruction": "conversion.apply_selection",
     "write_reduced": "conversion.apply_selection",
-    "write_report": "report",
+    "write_report": "reporting",
 }
 
 __all__ = sorted(_HOME)
@@ -66,12 +67,13 @@ if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here 
     from rgcss_dask.estimator import RGCSS as RGCSS
     from rgcss_dask.questions import cross_validate as cross_validate
     from rgcss_dask.questions import refine as refine
-    from rgcss_dask.questions import select as select
     from rgcss_dask.questions import stability as stability
-    from rgcss_dask.report import write_report as write_report
+    from rgcss_dask.reporting import report as report
+    from rgcss_dask.reporting import write_report as write_report
     from rgcss_dask.scanning.append import append as append
     from rgcss_dask.scanning.scan import scan as scan
     from rgcss_dask.scanning.verify import verify as verify
+    from rgcss_dask.selecting import select as select
     from rgcss_dask.sources.xarray import Field as Field
 else:
 

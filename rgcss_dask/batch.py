@@ -23,7 +23,7 @@ from rgcss_dask.io.files import Folder, is_url, place_of
 from rgcss_dask.io.outputs import Places, refuse_others
 from rgcss_dask.io.safe_text import kept
 from rgcss_dask.io.sizes import parse_memory
-from rgcss_dask.report import report_place, write_report
+from rgcss_dask.reporting import report_place, write_report
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.registry import matches, open_source

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeGuard, overload
+import warnings
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,109 +17,17 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.problem import Center, Columns, Lambdas, Problem, Scale
 from rgcss_dask.core.rebuild import Rebuild
 from rgcss_dask.core.refinement import Refinement
-from rgcss_dask.core.selection import Selection, Stop
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.sizes import size_remark
 from rgcss_dask.core.solver import greedy
 from rgcss_dask.core.solver.gram import Gram
 from rgcss_dask.core.solver.greedy import Source
 from rgcss_dask.core.stability import Stability
 from rgcss_dask.core.tuning import CrossValidation
+from rgcss_dask.core.wide import Rows, select_from_rows
+from rgcss_dask.origin import PickedFrom
 
 Array = NDArray[np.float64]
-
-
-@overload
-def select(
-    source: Source,
-    k: int,
-    *,
-    lam: float = 1.0,
-    objective: str = "unselected",
-    include: Columns = (),
-    exclude: Columns = (),
-    center: Center = False,
-    scale: Scale = None,
-    stop: Stop | None = None,
-    bound: bool = False,
-    where: str | None = None,
-) -> Selection: ...
-
-
-@overload
-def select(
-    source: Source,
-    k: int,
-    *,
-    lam: Sequence[float] | NDArray[Any],
-    objective: str = "unselected",
-    include: Columns = (),
-    exclude: Columns = (),
-    center: Center = False,
-    scale: Scale = None,
-    stop: Stop | None = None,
-    bound: bool = False,
-    where: str | None = None,
-) -> list[Selection]: ...
-
-
-def select(
-    source: Source,
-    k: int,
-    *,
-    lam: Lambdas = 1.0,
-    objective: str = "unselected",
-    include: Columns = (),
-    exclude: Columns = (),
-    center: Center = False,
-    scale: Scale = None,
-    stop: Stop | None = None,
-    bound: bool = False,
-    where: str | None = None,
-) -> Selection | list[Selection]:
-    """Pick k columns, each the one that lowers the regularised loss most.
-
-    With C the picked columns, the loss is the squared norm of A - C (C'C + lam I)^-1 C'A, over the columns not
-    picked (``objective="unselected"``) or over all of them (``"all"``). ``lam=0`` is plain greedy column subset
-    selection. Time O(k n^2): each pick reads half of the Gram once; memory one Gram and k n numbers, or up to 3 k n
-    for each of several lambdas.
-
-    Parameters
-    ----------
-    source : `Moments`, an n x n Gram, or `Factor` of a wide block.
-    k : how many columns, those in ``include`` counted.
-    lam : lambda on the prepared Gram, or several: their paths then share the reads of a large Gram.
-    objective : what counts, the error of the columns not picked, ``"unselected"``, or of ``"all"``.
-    include, exclude : columns (indices or names) taken first, in this order, and columns never taken. Excluded
-        columns still count in the loss.
-    center, scale : preparation of `Moments`, see `Moments.preparation`.
-    stop : end before k by loss or bound, see `Stop`.
-    bound : also compute the tight lower bound after each pick; one eigenvalue decomposition, O(n^3).
-    where : for moments that `scan` left on a cluster: ``"scheduler"`` (the default) brings what is needed from their
-        worker to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"``
-        fetches them. Other sources are worked on in this process.
-
-    Returns
-    -------
-    `Selection`, or a list of them when ``lam`` is a sequence.
-
-    Notes
-    -----
-    With M = I - C (C'C + lam I)^-1 C', H = A'MA and R = A'M^2 A, picking i lowers the loss by
-    2 rho_i / alpha_i - R_ii eta_i / alpha_i^2, where alpha_i = lam + H_ii, eta_i = sum_j H_ij^2 and
-    rho_i = sum_j H_ij R_ij. This is the paper's algorithm; as printed there it does not minimise the loss. Errata,
-    each checked against brute force: in step 3, x_i'x_i multiplies the whole bracket -2/alpha_i - x_ii/alpha_i^2; in
-    delta the last term is negative, and the third needs each pick's own (x~_ww - x_ww)/alpha_w^2 between W and
-    W'; the update of x~_ii uses x~_ww - x_ww (not x~_ii - x_ii) and -x_wi^2/alpha_w (not -x_wi/alpha_w); the
-    last term of the loss identity is divided by alpha_w^2.
-
-    Subtracting large numbers loses digits, so eta and rho are recomputed from G and the picks whenever the loss has
-    fallen far or a gain proves inexact; tracked and recomputed loss agree to 1e-9 of the loss plus 1e-12 of the
-    start, plus what rounding in the Gram itself does (``Selection.rounding``). With lam near 0 that is more the less
-    earlier picks have left of a column: where it shows there is a warning, and with some 1e-14 left of it a column
-    is not picked any more.
-    """
-    problem = Problem(objective, lam, include, exclude, center, scale, stop or Stop())
-    found = answered(source, k, problem, bound=bound, where=where)
-    return found if np.ndim(lam) else found[0]
 
 
 def answered(
@@ -127,11 +35,20 @@ def answered(
 ) -> list[Selection]:
     """Answer a problem where the source is, with a selection for each of its lambdas."""
     if not _is_remote(source, where):
-        return greedy.solve(source, k, problem, bound=bound)
+        return _select(source, k, problem, bound=bound)
     bounded = bound or problem.stop.bound is not None
     need = memory_needs.select_need(source.n, _count(k, source.n), int(np.size(problem.lam)), bound=bounded)
-    found: list[Selection] = ask(greedy.solve, source, k, problem, need=need, where=where, bound=bound)
+    found: list[Selection] = ask(_select, source, k, problem, need=need, where=where, bound=bound)
     return found
+
+
+def answered_from_rows(
+    rows: Rows, k: int, problem: Problem, *, bound: bool = False
+) -> tuple[list[Selection], list[Array]]:
+    """Answer a problem from fewer rows than columns: for each of its lambdas a selection and its weights, (k, n)."""
+    warn_of_sizes(rows, problem)
+    pairs = [select_from_rows(rows, k, problem.at(lam), bound=bound) for lam in problem.lams]
+    return [picked for picked, _ in pairs], [weights for _, weights in pairs]
 
 
 def cross_validate(
@@ -180,7 +97,7 @@ def cross_validate(
         fetches them. Other sources are worked on in this process.
     """
     problem = Problem(objective=objective, include=include, exclude=exclude, center=center, scale=scale)
-    return validated(
+    found = validated(
         moments,
         k,
         problem,
@@ -191,6 +108,7 @@ def cross_validate(
         one_se=one_se,
         fixed_k=fixed_k,
     )
+    return found.known(PickedFrom.of(moments))
 
 
 def validated(
@@ -198,11 +116,11 @@ def validated(
 ) -> CrossValidation:
     """Answer a problem by cross-validation, where the moments are."""
     if not _is_remote(moments, where):
-        return tuning.validate(moments, k, problem, **options)
+        return _validate(moments, k, problem, **options)
     given = [grid for grid in (options.get("lams"), options.get("lam_per_row")) if grid is not None]
     count = int(np.size(given[0])) if given else GRID
     need = memory_needs.tune_need(moments.n, _count(k, moments.n), count, len(moments.folds))
-    found: CrossValidation = ask(tuning.validate, moments, k, problem, need=need, where=where, **options)
+    found: CrossValidation = ask(_validate, moments, k, problem, need=need, where=where, **options)
     return found
 
 
@@ -256,7 +174,7 @@ def resampled(moments: Moments, k: int, problem: Problem, *, where: str | None =
 
 def refine(
     selection: Selection,
-    source: Moments | ArrayLike,
+    source: Moments | ArrayLike | None = None,
     *,
     include: Columns = (),
     exclude: Columns = (),
@@ -273,14 +191,29 @@ def refine(
     Parameters
     ----------
     selection : what `select` picked; its lambda, objective, centring and scaling are used.
-    source : the moments or the Gram it was picked from, or others of the same columns.
+    source : the moments or the Gram it was picked from, or others of the same columns; by default what it was picked
+        from.
     include, exclude : columns that stay, and columns that are never taken in: those given to `select`.
     sweeps : how many times at most all swaps are scored.
     where : for moments that `scan` left on a cluster: ``"scheduler"`` (the default) brings what is needed from their
         worker to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"``
         fetches them. Other sources are worked on in this process.
     """
-    return improved(selection, source, Problem(include=include, exclude=exclude), sweeps=sweeps, where=where)
+    origin = PickedFrom.of(source) or selection.origin
+    if source is None:
+        source = _moments_behind(selection)
+    found = improved(selection, source, Problem(include=include, exclude=exclude), sweeps=sweeps, where=where)
+    return found.known(origin)
+
+
+def _moments_behind(selection: Selection) -> Moments:
+    """Return the moments that a selection was picked from; of few rows they are formed for it."""
+    if not isinstance(selection.origin, PickedFrom):
+        raise ValueError(
+            "what these columns were picked from is not known: give the moments, refine(selection, moments)."
+        )
+    source = selection.origin.source
+    return source.moments() if isinstance(source, Rows) else source
 
 
 def improved(
@@ -335,6 +268,23 @@ def _is_remote(source: Any, where: str | None) -> TypeGuard[RemoteMoments]:
     """Tell a handle from what is in this process, and refuse a place that there is not."""
     check_where(where, source)
     return isinstance(source, RemoteMoments)
+
+
+def _select(source: Source, k: int, problem: Problem, *, bound: bool) -> list[Selection]:
+    warn_of_sizes(source, problem)
+    return greedy.solve(source, k, problem, bound=bound)
+
+
+def _validate(moments: Moments, k: int, problem: Problem, **options: Any) -> CrossValidation:
+    warn_of_sizes(moments, problem)
+    return tuning.validate(moments, k, problem, **options)
+
+
+def warn_of_sizes(source: Any, problem: Problem) -> None:
+    """Warn where columns of very different size are counted as they are; of a Gram alone it cannot be told."""
+    remark = size_remark(source, problem) if isinstance(source, Moments | Rows) else None
+    if remark is not None:
+        warnings.warn(remark, stacklevel=4)
 
 
 def _improve(moments: Moments, selection: Selection, problem: Problem, *, sweeps: int) -> Refinement:

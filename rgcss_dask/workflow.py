@@ -10,23 +10,21 @@ from typing import Any
 from rgcss_dask.archive import archive as archives
 from rgcss_dask.archive.inspection import unfinished
 from rgcss_dask.archive.result_file import result_place
-from rgcss_dask.cluster.placement import ask
-from rgcss_dask.cluster.remote_moments import RemoteMoments
-from rgcss_dask.core import memory_needs
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import size
 from rgcss_dask.core.problem import Problem
-from rgcss_dask.core.result import Result, Trust, Tuning, make_result
+from rgcss_dask.core.result import Result
 from rgcss_dask.core.selection import Selection, Stop
-from rgcss_dask.core.stability import Stability
 from rgcss_dask.core.tuning import CrossValidation
-from rgcss_dask.core.wide import Rows, select_from_rows
+from rgcss_dask.core.wide import Rows
 from rgcss_dask.io.files import Folder, order_in_words
 from rgcss_dask.io.outputs import refuse_inputs
-from rgcss_dask.io.retry import StoreError
 from rgcss_dask.io.sizes import parse_memory
-from rgcss_dask.questions import answered, improved, resampled, validated
+from rgcss_dask.origin import PickedFrom
+from rgcss_dask.questions import answered, answered_from_rows, improved, resampled, validated
 from rgcss_dask.runtime.memory_limit import default_budget
+from rgcss_dask.scanning.given import is_archive as is_archive
+from rgcss_dask.scanning.given import provenance_from
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.chunk_checksums import advice
@@ -73,7 +71,7 @@ def open_moments(
     folder = archives.folder_of(address, options.get("storage_options"))
     if is_archive(address, options.get("storage_options")):
         moments, record = archives.read(folder)
-        return moments, _provenance(folder.address, record)
+        return moments, provenance_from(folder.address, record)
     source = _matrix_at(address, folder, say)
     provenance = {"address": source.address, "shape": list(source.shape), "dtype": str(source.dtype)}
     budget = default_budget() if memory is None else parse_memory(memory)
@@ -128,21 +126,7 @@ def result_places(data: str, output: str | None, lams: Sequence[Any], overwrite:
 def provenance_of(address: str) -> dict[str, Any]:
     """Say where the moments of an archive came from, without reading them."""
     folder = archives.folder_of(address)
-    return _provenance(folder.address, archives.require(folder))
-
-
-def _provenance(address: str, record: archives.Record) -> dict[str, Any]:
-    return {"moments": address, **record.source, "history": record.history}
-
-
-def is_archive(address: str, storage_options: dict[str, Any] | None = None) -> bool:
-    """Tell an archive of moments from a matrix."""
-    try:
-        return archives.read_record(archives.folder_of(address, storage_options)) is not None
-    except StoreError:
-        raise
-    except (OSError, ImportError):
-        return False
+    return provenance_from(folder.address, archives.require(folder))
 
 
 def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any], say: Say = print) -> Result:
@@ -154,7 +138,7 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
     if question.lam == "cv" and isinstance(source, Moments):
         tuned = _tune(source, question)
         picked = tuned.selection
-        say(str(tuned).rsplit("\n", 1)[0])
+        say(tuned.words.rsplit("\n", 1)[0])
     else:
         picked = _select(source, question)
     if question.refine and isinstance(source, Moments):
@@ -163,15 +147,11 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
         picked = better.selection
     trust = None
     if isinstance(source, Moments) and source.groups and picked.k:
-        trust = _trust(resampled(source, picked.k, question.problem.at(picked.lam)))
+        trust = resampled(source, picked.k, question.problem.at(picked.lam)).summary
         say(trust.words)
     asked = {name: value for name, value in asdict(question).items() if value not in (None, (), False)}
-    shown: dict[str, Any] = {"provenance": {**provenance, "asked": asked}, "trust": trust}
-    shown["tuning"] = None if tuned is None else _tuning(tuned)
-    if not isinstance(source, RemoteMoments):
-        return make_result(source, picked, **shown)
-    need = memory_needs.select_need(source.n, picked.k, bound=True)
-    return ask(make_result, source, picked, need=need, where=None, **shown)
+    origin = PickedFrom(source, {**provenance, "asked": asked}, None if tuned is None else tuned.summary)
+    return origin.result(picked, trust=trust)
 
 
 def _fitting(rows: Rows, question: Question, say: Say) -> Moments | Rows:
@@ -208,14 +188,4 @@ def _select(source: Moments | Rows, question: Question) -> Selection:
     problem = question.problem.at(float(question.lam or 0.0))
     if isinstance(source, Moments):
         return answered(source, question.k, problem)[0]
-    return select_from_rows(source, question.k, problem)[0]
-
-
-def _tuning(tuned: CrossValidation) -> Tuning:
-    norm = float(tuned.start.sum() / tuned.weight.sum())
-    unit = norm if norm > 0 else 1.0
-    return Tuning(tuned.lams, tuned.mean / unit, tuned.error / unit, len(tuned.start), tuned.lam, tuned.k, str(tuned))
-
-
-def _trust(found: Stability) -> Trust:
-    return Trust(found.frequency, found.jaccard, found.expected, len(found.picks), str(found))
+    return answered_from_rows(source, question.k, problem)[0][0]

@@ -28,7 +28,7 @@ from rgcss_dask.core import plan
 from rgcss_dask.core.result import make_result
 from rgcss_dask.io import matrix_writer as writer
 from rgcss_dask.io.claim import ArchiveBusyError
-from rgcss_dask.report import page, write_report
+from rgcss_dask.reporting import page, write_report
 
 assert page.page  # matplotlib, before the forks
 

@@ -281,7 +281,7 @@ def test_tuning_uses_folds_of_the_one_pass(X):
     lam = RGCSS(4, lam="cv", center=True).fit(X)
     assert lam.lam_ == rg.cross_validate(moments, 4, center=True, fixed_k=True).lam
     assert len(lam.selected_) == 4
-    assert lam.cv_results_.loss.shape[1:] == (4, 5)
+    assert lam.cv_results_.held_out_loss.shape[1:] == (4, 5)
     k = GCSS("cv", center=True, cv=3).fit(X)
     assert len(k.moments_.folds) == 3
     assert k.lam_ == 0.0

@@ -37,7 +37,7 @@ def answers(X, other, scale, objective):
         ),
         "refined": rg.refine(picked, moments).before,
         "condition": picked.conditioning(rg.Moments.of(other)).value,
-        "held out": found.loss,
+        "held out": found.held_out_loss,
         "result": make_result(moments, picked).column_loss,
         "scores": [e.score(other) for e in (*estimators, by_parts)],
         "score of fewer rows": estimators[1].score(X[:3]),

@@ -21,8 +21,10 @@ LAYERS = (
     {"conversion", "archive"},
     {"cluster"},
     {"scanning"},
+    {"origin"},  # what a selection was picked from
     # The doors.
-    {"questions", "options", "report"},
+    {"questions", "options", "reporting"},
+    {"selecting"},
     {"workflow", "estimator"},
     {"faults"},  # what is a bug and what a user can mend
     {"batch", "demo"},

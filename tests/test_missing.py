@@ -8,7 +8,7 @@ import zarr
 import rgcss_dask as rg
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.result import make_result
-from rgcss_dask.report.samples import sample
+from rgcss_dask.reporting.samples import sample
 from rgcss_dask.scanning.uncounted import scan_uncounted
 
 xarray = pytest.importorskip("xarray")

@@ -244,7 +244,7 @@ def test_held_out_losses(case):
         start = np.sum(B**2)
         assert found.start[f] == pytest.approx(start, rel=1e-8, abs=1e-8)
         for i, lam in enumerate(found.lams):
-            picked = found.columns[f, i]
+            picked = found.fold_columns[f, i]
             for t in range(1, k + 1):
                 S = picked[:t]
                 W = np.linalg.solve(A[:, S].T @ A[:, S] + lam * np.eye(t), A[:, S].T @ A)

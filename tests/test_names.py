@@ -12,7 +12,7 @@ from rgcss_dask.archive.result_file import load_result, save_result
 from rgcss_dask.cli import cli
 from rgcss_dask.core.names import matching
 from rgcss_dask.core.result import make_result
-from rgcss_dask.report.samples import sample
+from rgcss_dask.reporting.samples import sample
 
 NAMES = [f"station {i}" for i in range(8)]
 

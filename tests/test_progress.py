@@ -82,3 +82,24 @@ def test_rows_read_twice_do_not_pass_the_total():
 def test_a_bar_can_be_forced_or_forbidden():
     assert isinstance(display(True), BarDisplay)
     assert not isinstance(display(False), BarDisplay)
+
+
+def test_a_notebook_shows_a_line_that_is_written_anew(monkeypatch):
+    """Output of a kernel is no terminal; it is known by its class."""
+    kernel = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    monkeypatch.setattr("sys.stderr", kernel)
+    with display(None) as show:
+        for seconds, rows in ((0.1, 10), (1.2, 20), (1.3, 30), (1.9, 40), (2.0, 100)):
+            show(Progress(rows=rows, total_rows=100, row_bytes=8, seconds=seconds))
+    lines = kernel.getvalue().split("\r")
+    assert [line.split(" of ")[0] for line in lines] == ["", "reading: 20", "reading: 40", "reading: 100"]
+    assert kernel.getvalue().endswith("\n")
+    with display(False) as show:
+        show(Progress(rows=1, total_rows=2, row_bytes=8, seconds=9.0))
+
+
+def test_a_short_pass_shows_nothing_in_a_notebook(monkeypatch):
+    kernel = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    monkeypatch.setattr("sys.stderr", kernel)
+    scan(np.ones((50, 3)))
+    assert not kernel.getvalue()

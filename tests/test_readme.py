@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import zarr
 
 import rgcss_dask as rg
@@ -45,7 +46,7 @@ def grow(path):
 def test_every_block_is_run_or_said_not_to_be():
     run = [text for kind in ("bash", "python", "toml") for text in blocks(kind)]
     left = [text for _, text in BLOCKS if text not in run]
-    assert len(run) == 4
+    assert len(run) == 5
     assert all(any(text.startswith(start) for start in NOT_RUN) for text in left)
     for start in NOT_RUN:
         assert any(text.startswith(start) for text in left), f"{start} is no longer in the README"
@@ -84,8 +85,13 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
 def test_the_python(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     stored("data.zarr")
-    names = {"X": some_rows(3)}
-    first, second = blocks("python")
+    table = pd.DataFrame(some_rows(3)).rename(columns="column {}".format)
+    names = {"X": some_rows(3), "frame": table[:300], "test_frame": table[300:]}
+    short, first, second = blocks("python")
+    assert len([line for line in short.splitlines() if line]) == 3
+    exec(short, names)
+    assert names["picked"].explained[-1] >= 0.9
+    assert "100 rows given with the report" in Path("report.html").read_text()
     before, appended, after = first.partition("rg.append(")
     exec(before, names)
     grow("data.zarr")

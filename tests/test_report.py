@@ -16,11 +16,11 @@ from rgcss_dask import select
 from rgcss_dask.archive.result_file import load_result, save_result
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.result import Trust, Tuning, make_result
-from rgcss_dask.report import write_report
-from rgcss_dask.report.layout import grid_layout, image_layout
-from rgcss_dask.report.redundancy import redundancy
-from rgcss_dask.report.rendering import TEMPLATES
-from rgcss_dask.report.samples import sample
+from rgcss_dask.reporting import write_report
+from rgcss_dask.reporting.layout import grid_layout, image_layout
+from rgcss_dask.reporting.redundancy import redundancy
+from rgcss_dask.reporting.rendering import TEMPLATES
+from rgcss_dask.reporting.samples import sample
 from rgcss_dask.sources.registry import open_source
 
 VOID = {"meta", "link", "img", "br", "wbr"}
@@ -360,8 +360,8 @@ def test_without_matplotlib_the_error_names_the_extra(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("page", "figures"):
-        monkeypatch.delitem(sys.modules, f"rgcss_dask.report.{name}", raising=False)
-        monkeypatch.delattr(rgcss_dask.report, name, raising=False)
+        monkeypatch.delitem(sys.modules, f"rgcss_dask.reporting.{name}", raising=False)
+        monkeypatch.delattr(rgcss_dask.reporting, name, raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=re.escape("rgcss-dask[report]")):
         write_report(result_of(), tmp_path / "report.html")
@@ -380,7 +380,7 @@ def test_the_report_does_not_change_how_the_user_draws(write):
 def test_no_window_system_is_touched(tmp_path):
     save_result(result_of(), tmp_path / "result.json")
     code = (
-        "import sys; from rgcss_dask.report import write_report; "
+        "import sys; from rgcss_dask.reporting import write_report; "
         "from rgcss_dask.archive.result_file import load_result; "
         f"write_report(load_result({str(tmp_path / 'result.json')!r}), {str(tmp_path / 'report.html')!r}); "
         "assert 'matplotlib.pyplot' not in sys.modules"

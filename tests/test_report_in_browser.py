@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from test_report import NASTY, result_of, rows_of, trust, tuned
 
-from rgcss_dask.report import write_report
+from rgcss_dask.reporting import write_report
 
 pytestmark = pytest.mark.integration
 

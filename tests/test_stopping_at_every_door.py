@@ -63,7 +63,7 @@ def test_fewer_rows_than_columns_stop_too(rows):
 def test_paths_that_are_compared_go_to_the_end(rows):
     moments = rg.scan(rows, folds=3, groups=6, progress=False)
     stopped = rg.RGCSS(K, lam="cv", stop=rg.Stop(loss=0.1)).fit_moments(moments)
-    assert stopped.cv_results_.loss.shape[1] == K
+    assert stopped.cv_results_.held_out_loss.shape[1] == K
     assert len(stopped.selected_) < K
 
 

@@ -173,7 +173,7 @@ def test_sweeps_are_bounded_and_the_words_say_how_it_ended():
     bad = rg.select(A.T @ A, k, lam=lam, objective=objective, include=np.argsort(np.sum(A**2, axis=0))[:k])
     short = rg.refine(bad, A.T @ A, sweeps=1)
     assert (short.sweeps, short.settled) == (1, False)
-    assert "more may be gained after 1 sweeps" in str(short)
+    assert "more may be gained after 1 sweep." in str(short)
     full = rg.refine(bad, A.T @ A)
     assert full.settled
     assert full.after <= short.after
@@ -182,7 +182,7 @@ def test_sweeps_are_bounded_and_the_words_say_how_it_ended():
     again = rg.refine(full.selection, A.T @ A)
     assert (again.swaps, again.sweeps) == (0, 1)
     assert again.selection is full.selection
-    assert str(again) == "No swap of one picked column for another lowers the loss."
+    assert again.sentence == "No swap of one picked column for another lowers the loss."
 
 
 def test_nothing_to_explain_and_nothing_to_swap():

@@ -57,8 +57,8 @@ def assert_held_out_losses(result, parts, center, scale):
         assert result.start[f] == pytest.approx(np.sum(B**2))
         for i, lam in enumerate(result.lams):
             used = lam / result.rows * len(A) if result.per_row else lam
-            for t in range(result.columns.shape[2]):
-                everything, unselected = direct_losses(A, B, result.columns[f, i, : t + 1], used)
+            for t in range(result.fold_columns.shape[2]):
+                everything, unselected = direct_losses(A, B, result.fold_columns[f, i, : t + 1], used)
                 tol = 1e-10 * np.sum(B**2)
                 assert abs(result.loss_all[i, t, f] - everything) <= tol
                 assert abs(result.loss_unselected[i, t, f] - unselected) <= tol
@@ -107,7 +107,7 @@ def test_each_fold_is_selected_on_the_others_alone():
     for f in range(len(parts)):
         rest = Moments.of(np.vstack([p for i, p in enumerate(parts) if i != f]))
         alone = rg.select(rest, 4, lam=0.5, center=True, scale="std")
-        np.testing.assert_array_equal(result.columns[f, 0], alone.columns)
+        np.testing.assert_array_equal(result.fold_columns[f, 0], alone.columns)
 
 
 def test_centring_and_scaling_do_not_leak_from_the_held_out_fold():
@@ -124,7 +124,7 @@ def test_centring_and_scaling_do_not_leak_from_the_held_out_fold():
     other = [*parts]
     other[1] = parts[1][::-1] ** 3
     again = rg.cross_validate(with_folds(other), 3, lams=[1.0], center=True, scale="std")
-    np.testing.assert_array_equal(again.columns[1], result.columns[1])
+    np.testing.assert_array_equal(again.fold_columns[1], result.fold_columns[1])
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
@@ -165,8 +165,8 @@ def test_the_refit_is_the_selection_on_all_rows():
     again = rg.select(moments, result.k, lam=result.lam, center=True, include=[3], exclude=[0])
     np.testing.assert_array_equal(result.selection.columns, again.columns)
     assert result.selection.columns[0] == 3
-    assert np.all(result.columns[:, :, 0] == 3)
-    assert 0 not in result.columns
+    assert np.all(result.fold_columns[:, :, 0] == 3)
+    assert 0 not in result.fold_columns
 
 
 def test_included_columns_are_part_of_every_choice():
@@ -270,7 +270,7 @@ def test_a_fixed_number_of_columns():
 def test_the_measure_may_differ_from_the_objective():
     moments = with_folds(uneven(factor_model(10)))
     result = rg.cross_validate(moments, 4, lams=LAMS, measure="all")
-    np.testing.assert_array_equal(result.loss, result.loss_all)
+    np.testing.assert_array_equal(result.held_out_loss, result.loss_all)
     assert result.selection.objective == "unselected"
     with pytest.raises(ValueError, match="'unselected' or 'all'; got 'both'"):
         rg.cross_validate(moments, 4, measure="both")
@@ -281,22 +281,22 @@ def test_one_lambda_still_chooses_the_number_of_columns():
     for lams in (2.0, [2.0]):
         result = rg.cross_validate(moments, 4, lams=lams)
         assert result.lam == 2.0
-        assert result.loss.shape == (1, 4, 4)
-        assert "one lambda (2, given)" in str(result)
+        assert result.held_out_loss.shape == (1, 4, 4)
+        assert "one lambda (2, given)" in result.words
 
 
 def test_the_result_reads_as_words_and_travels():
     moments = with_folds(uneven(factor_model(12)))
     result = rg.cross_validate(moments, 4, lams=[1e-3, 1e-2, 1e6])
-    words = str(result)
+    words = result.words
     assert "4-fold cross-validation over 3 lambdas (0.001 to 1e+06, given) and 1 to 4 columns" in words
     assert f"{result.k} columns" in words
     assert "per row" in words
     edge = rg.cross_validate(moments, 4, lams=[1e5, 1e6])
-    assert "the smallest lambda tried; a smaller one may be better" in str(edge)
+    assert "the smallest lambda tried; a smaller one may be better" in edge.words
     copy = pickle.loads(pickle.dumps(result))
-    np.testing.assert_array_equal(copy.loss, result.loss)
-    assert str(copy) == words
+    np.testing.assert_array_equal(copy.held_out_loss, result.held_out_loss)
+    assert (copy.words, str(copy)) == (words, str(result))
 
 
 def test_tuning_needs_no_second_pass(tmp_path):
@@ -323,7 +323,7 @@ def test_choose_k():
     assert mean[k - 1] <= 1.2 * mean.min()
     assert np.all(mean[: k - 1] > 1.2 * mean.min())
     assert rg.choose_k(tuned, heldout=1.0) == mean.argmin() + 1
-    assert tuned.explained[list(tuned.lams).index(tuned.lam), rg.choose_k(tuned, explained=0.5) - 1] >= 0.5
+    assert tuned.held_out_explained[list(tuned.lams).index(tuned.lam), rg.choose_k(tuned, explained=0.5) - 1] >= 0.5
 
 
 def test_choose_k_says_what_it_needs():
@@ -379,7 +379,7 @@ def test_more_columns_than_a_training_fold_spans_need_a_penalty():
     moments = with_folds(np.split(A, 3))
     with pytest.raises(ValueError, match=r"k must be at most 8 with lambda = 0: the rows outside fold 0 .* got k=10"):
         rg.cross_validate(moments, 10, lams=[0.0, 1.0])
-    assert rg.cross_validate(moments, 10, lams=[0.5, 1.0]).loss.shape == (2, 10, 3)
+    assert rg.cross_validate(moments, 10, lams=[0.5, 1.0]).held_out_loss.shape == (2, 10, 3)
     dependent = with_folds(np.split(factor_model(18, rank=3, noise=0.0), 3))
     with (
         pytest.warns(UserWarning, match="picked 3 columns instead of 5"),

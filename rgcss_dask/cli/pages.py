@@ -41,7 +41,7 @@ def report(
     """
     from rgcss_dask.archive.result_file import load_result
     from rgcss_dask.io.outputs import refuse_inputs
-    from rgcss_dask.report import write_report
+    from rgcss_dask.reporting import write_report
     from rgcss_dask.sources.registry import open_source
 
     refuse_inputs(output, [result])

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -112,6 +112,36 @@ class BarDisplay:
         self._bar.update(self._task, total=state.total_rows, completed=state.rows, figures=figures(state))
 
 
+class LineDisplay:
+    """One line that is written anew, for notebooks: their output has no cursor to move, but knows a carriage return.
+
+    A pass that is over in a moment shows nothing.
+    """
+
+    FIRST, EVERY = 1.0, 0.5  # seconds
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = sys.stderr if out is None else out
+        self._due, self._width = self.FIRST, 0
+
+    def __enter__(self) -> LineDisplay:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._width:
+            print(file=self._out)
+
+    def __call__(self, state: Progress) -> None:
+        """Show a state, if it is time to, and the last one."""
+        if state.seconds < self._due and not (self._width and state.rows == state.total_rows):
+            return
+        line = f"reading: {figures(state)}"
+        print(f"\r{line:<{self._width}}", end="", file=self._out, flush=True)
+        self._due, self._width = state.seconds + self.EVERY, len(line)
+
+
 def figures(state: Progress) -> str:
     """Write rows, bytes, rate and time left in one line."""
     left = state.seconds_left
@@ -139,9 +169,16 @@ class _Told(_Quiet):
         return self._callback
 
 
-def display(progress: bool | Callback | None) -> _Quiet | BarDisplay:
-    """Choose: a callback, a bar if asked for (or by default on a terminal), or nothing."""
+def display(progress: bool | Callback | None) -> _Quiet | BarDisplay | LineDisplay:
+    """Choose: a callback, a bar if asked for (or by default on a terminal), a line in a notebook, or nothing."""
     if callable(progress):
         return _Told(progress)
-    wanted = sys.stderr.isatty() if progress is None else progress
-    return BarDisplay() if wanted else _Quiet()
+    wanted = sys.stderr.isatty() or in_notebook() if progress is None else progress
+    if not wanted:
+        return _Quiet()
+    return LineDisplay() if in_notebook() else BarDisplay()
+
+
+def in_notebook() -> bool:
+    """Tell a kernel of Jupyter, whose output is shown in a notebook; other programs may have loaded its package."""
+    return type(sys.stderr).__module__.split(".")[0] == "ipykernel"

@@ -242,7 +242,7 @@ class RemoteMoments(Moments):
         return self.__dict__["parts"][kind]
 
     def __repr__(self) -> str:
-        return f"<Moments of {self.rows:,} rows and {self.n:,} columns, left on {self.held.client}>"
+        return f"<{self._in_words()}, left on {self.held.client}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as plain moments: a copy may outlive the cluster."""

@@ -14,6 +14,7 @@ from rgcss_dask.core.accumulate import EXACT_WEIGHT, Accumulator, checked_weight
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.precision import EPS, ROUNDING, faint
 from rgcss_dask.core.triangle import Array, add_outer
+from rgcss_dask.core.words import counted, listed
 
 # Rounding is far below this share of the squares, unless they were lost.
 LOST = 0.01
@@ -76,6 +77,15 @@ class Moments:
     def n(self) -> int:
         """Number of columns."""
         return len(self.shift)
+
+    def __repr__(self) -> str:
+        return f"<{self._in_words()}>"
+
+    def _in_words(self) -> str:
+        weight = "" if self.weight == self.rows else f" of weight {self.weight:,.6g}"
+        kept = (counted(len(part), noun) for part, noun in ((self.folds, "fold"), (self.groups, "group")) if part)
+        size = f"{counted(self.rows, 'row')}{weight} and {counted(self.n, 'column')}"
+        return ", ".join((f"Moments of {size}", *kept, *([listed(self.names)] if self.names else [])))
 
     @property
     def mean(self) -> Array:

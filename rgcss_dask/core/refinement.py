@@ -10,6 +10,7 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.answer import AboutSelection
 from rgcss_dask.core.moments import Moments, column_indices
 from rgcss_dask.core.objective import Objective
 from rgcss_dask.core.problem import Problem
@@ -17,6 +18,7 @@ from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver import kernels
 from rgcss_dask.core.solver.gram import Gram, checked_gram
 from rgcss_dask.core.solver.pool import Pool
+from rgcss_dask.core.words import counted
 from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
@@ -26,8 +28,8 @@ Index = NDArray[np.intp]
 BETTER = 1e-10
 
 
-@dataclass(frozen=True, eq=False)
-class Refinement:
+@dataclass(frozen=True, eq=False, repr=False)
+class Refinement(AboutSelection):
     """A selection after swaps, and what they brought."""
 
     selection: Selection  # a swapped-in column has the place of the one it replaced
@@ -37,14 +39,27 @@ class Refinement:
     sweeps: int  # how often all swaps were scored
     settled: bool  # True: no single swap is better. False: the sweeps were used up
 
-    def __str__(self) -> str:
+    @property
+    def k(self) -> int:
+        """Number of picked columns."""
+        return self.selection.k
+
+    @property
+    def sentence(self) -> str:
+        """Say in one sentence what the swaps brought."""
         if self.swaps == 0:
             return "No swap of one picked column for another lowers the loss."
         gain = 100 * (1 - self.after / self.before) if self.before > 0 else 0.0
-        end = "no further swap lowers it" if self.settled else f"more may be gained after {self.sweeps} sweeps"
+        more = f"more may be gained after {counted(self.sweeps, 'sweep')}"
         return (
-            f"{self.swaps} swaps lowered the loss by {gain:.3g} %, from {self.before:.6g} to {self.after:.6g}; {end}."
+            f"{counted(self.swaps, 'swap')} lowered the loss by {gain:.3g} %, from {self.before:.6g} to "
+            f"{self.after:.6g}; {'no further swap lowers it' if self.settled else more}."
         )
+
+    @property
+    def picks(self) -> str:
+        """What is picked now is worth, in a sentence."""
+        return self.selection.sentence
 
 
 def improve(selection: Selection, source: Moments | ArrayLike, problem: Problem, *, sweeps: int = 20) -> Refinement:

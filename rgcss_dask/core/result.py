@@ -15,6 +15,7 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver.gram import Base, Factor, Gram
 from rgcss_dask.core.wide import Rows
+from rgcss_dask.core.words import counted, digits, percent
 
 Array = NDArray[np.float64]
 
@@ -31,6 +32,9 @@ class Tuning:
     k: int  # chosen
     words: str  # the choice in plain words
 
+    def __repr__(self) -> str:
+        return f"<Tuning: {counted(len(self.lams), 'lambda')}, {self.folds} folds; chosen {digits(self.lam)}, {self.k}>"
+
 
 @dataclass(frozen=True, eq=False)
 class Trust:
@@ -41,6 +45,9 @@ class Trust:
     expected: float  # the same for columns picked at random
     resamples: int
     words: str
+
+    def __repr__(self) -> str:
+        return f"<Trust: Jaccard index {self.jaccard:.3f} over {self.resamples} resamples; chance {self.expected:.3f}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +77,10 @@ class Result:
         """Number of picked columns."""
         return self.selection.k
 
+    def __repr__(self) -> str:
+        """Print as the selection does."""
+        return f"{self.sentence}\n{self.selection.picks}"
+
     @property
     def n(self) -> int:
         """Number of columns to choose from."""
@@ -89,12 +100,12 @@ class Result:
     def sentence(self) -> str:
         """Say in one sentence what the picked columns are worth."""
         if self.k == 0:
-            return str(self.selection)
-        kept = 100 * self.selection.explained[-1]
-        best = 100 * self.components_explained[-1]
+            return self.selection.sentence
+        kept = percent(self.selection.explained[-1])
+        best = percent(self.components_explained[-1])
         return (
-            f"{self.k} of {self.n} columns keep {kept:.1f} % of the variation; "
-            f"{self.k} principal components would keep {best:.1f} %."
+            f"{self.k:,} of {counted(self.n, 'column')} {'keeps' if self.k == 1 else 'keep'} {kept} of the "
+            f"{self.selection.share_of}; {counted(self.k, 'principal component')} would keep {best}."
         )
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.answer import Answer
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import matching
 from rgcss_dask.core.objective import Objective, objective_named
 from rgcss_dask.core.solver.gram import checked_gram
+from rgcss_dask.core.words import counted, digits, percent
 
 Array = NDArray[np.float64]
 
@@ -47,8 +50,8 @@ class Stop:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Selection:
+@dataclass(frozen=True, eq=False, repr=False)
+class Selection(Answer):
     """Columns in the order they were picked, and the loss after each pick."""
 
     columns: NDArray[np.intp]  # (k,)
@@ -141,13 +144,13 @@ class Selection:
         """
         if 0 < self.lam < smallest:
             yield (
-                f"lam={self.lam:g} is below {smallest:g}, the rounding of every column in this Gram, and regularises "
-                "nothing; use lam=0 or a larger value."
+                f"lam={digits(self.lam)} is below {smallest:g}, the rounding of every column in this Gram, and "
+                "regularises nothing; use lam=0 or a larger value."
             )
         if self.lam == 0 and self.k < k and self.exhausted:
             yield (
-                f"picked {self.k} columns instead of {k}: with lam=0 they already span all columns that may be "
-                "picked (the numerical rank), and any further choice would be arbitrary."
+                f"picked {counted(self.k, 'column')} instead of {k}: with lam=0 they already span all columns that may "
+                "be picked (the numerical rank), and any further choice would be arbitrary."
             )
         if (pick := self.doubtful) is not None:
             column = self.columns[pick] if self.names is None else repr(self.names[pick])
@@ -156,11 +159,36 @@ class Selection:
                 "in the loss, and `rounding` of the selection says how much. Exclude that column, or use a larger lam."
             )
 
-    def __str__(self) -> str:
+    @property
+    def share_of(self) -> str:
+        """What the losses are shares of, in words: variation only about the means."""
+        return "variation" if self.mu is not None and self.mu.any() else "squared norm"
+
+    @property
+    def sentence(self) -> str:
+        """Say in one sentence what the picked columns are worth."""
         if self.k == 0:
-            return f"No column of {self.n} was picked."
-        kept = f"{self.k} of {self.n} columns keep {100 * self.explained[-1]:.1f} % of the variation"
+            return f"No column of {self.n:,} was picked."
+        keep = "keeps" if self.k == 1 else "keep"
+        kept = f"{self.k:,} of {counted(self.n, 'column')} {keep} {percent(self.explained[-1])} of the {self.share_of}"
+        kept += f", with lambda = {digits(self.lam)}"
         if self.bound is None:
             return kept + "."
-        limit = 100 * evaluate.explained_share(self.bound[-1:], self.start)[0]
-        return f"{kept}; no {self.k} columns can keep more than {limit:.1f} %."
+        limit = evaluate.explained_share(self.bound[-1:], self.start)[0]
+        return f"{kept}; no {counted(self.k, 'column')} can keep more than {percent(limit)}."
+
+    def _table(self) -> dict[str, Any]:
+        most = {} if self.bound is None else {"explained_at_most": self.explained_at_most}
+        return {**super()._table(), **most}
+
+    def _draw(self, axes: Any) -> None:
+        super()._draw(axes)
+        if self.bound is not None:
+            axes.plot(np.arange(1, self.k + 1), self.explained_at_most, "--", label="no columns can explain more")
+
+    @property
+    def explained_at_most(self) -> Array:
+        """Share that no 1, 2, ..., k columns can exceed, (k,); of a selection with bounds."""
+        if self.bound is None:
+            raise ValueError("this selection has no bound: make it with select(..., bound=True).")
+        return evaluate.explained_share(self.bound, self.start)

@@ -15,9 +15,11 @@ from rgcss_dask.core.evaluate import EPS, checked_lambda
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.problem import Problem
+from rgcss_dask.core.result import Trust
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver.gram import Factor
 from rgcss_dask.core.solver.greedy import solve
+from rgcss_dask.core.words import counted, listed
 
 Array = NDArray[np.float64]
 
@@ -58,23 +60,34 @@ class Stability:
         )
 
     @property
+    def summary(self) -> Trust:
+        """What a result keeps of it."""
+        return Trust(self.frequency, self.jaccard, self.expected, len(self.picks), str(self))
+
+    @property
     def always(self) -> NDArray[np.intp]:
         """Columns that every selection picked."""
         return np.flatnonzero(self.frequency == 1.0)
 
-    def __str__(self) -> str:
-        few = "" if len(self.always) == 0 else f" ({_listed(self.always, self.names)})"
+    def __repr__(self) -> str:
+        kept = "is" if len(self.always) == 1 else "are"
         return (
-            f"{len(self.picks)} selections of {self.k} of {len(self.frequency)} columns on {self.variation}: "
-            f"two of them have on average {100 * self.jaccard:.1f} % of the columns that either has in common "
-            f"(Jaccard index); random subsets would have {100 * self.expected:.1f} %. "
-            f"{len(self.always)} columns are in every selection{few}."
+            f"<Stability of {counted(len(self.picks), 'selection')} of {self.k:,} of "
+            f"{counted(len(self.frequency), 'column')}: Jaccard index {self.jaccard:.3f}, by chance "
+            f"{self.expected:.3f}; {counted(len(self.always), 'column')} {kept} in every selection>"
         )
 
-
-def _listed(columns: NDArray[np.intp], names: tuple[str, ...] | None, limit: int = 8) -> str:
-    words = [str(i) if names is None else names[i] for i in columns[:limit]]
-    return ", ".join(words) + (", ..." if len(columns) > limit else "")
+    def __str__(self) -> str:
+        labels = [str(i) if self.names is None else self.names[i] for i in self.always]
+        few = f" ({listed(labels)})" if labels else ""
+        return (
+            f"{counted(len(self.picks), 'selection')} of {self.k:,} of {counted(len(self.frequency), 'column')} on "
+            f"{self.variation}: "
+            f"two of them have on average {100 * self.jaccard:.1f} % of the columns that either has in common "
+            f"(Jaccard index); random subsets would have {100 * self.expected:.1f} %. "
+            f"{counted(len(self.always), 'column')} {'is' if len(self.always) == 1 else 'are'} in every "
+            f"selection{few}."
+        )
 
 
 def expected_jaccard(n: int, k: int) -> float:

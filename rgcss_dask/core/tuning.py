@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.answer import AboutSelection
 from rgcss_dask.core.grid import checked_grid, default_grid
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.objective import OBJECTIVES, objective_named
 from rgcss_dask.core.problem import Lambdas, Problem
+from rgcss_dask.core.result import Tuning
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver.greedy import solve
+from rgcss_dask.core.words import counted, digits
 from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
@@ -24,9 +28,12 @@ Array = NDArray[np.float64]
 TIE = 1e-12
 
 
-@dataclass(frozen=True, eq=False)
-class CrossValidation:
+@dataclass(frozen=True, eq=False, repr=False)
+class CrossValidation(AboutSelection):
     """Held-out losses of every lambda, number of columns and fold, the choice they lead to, and its refit.
+
+    Columns, names, losses and shares are those of the refit on all rows, as everywhere; what was held out is in
+    ``held_out_loss`` and ``held_out_explained``, and what was picked without each fold in ``fold_columns``.
 
     A held-out loss is the paper's L(S) = ||B - B_S (A_S'A_S + lambda I)^-1 A_S'A||^2: columns and weights learnt on the
     rows A of the other folds, the error made on the rows B of this one.
@@ -39,15 +46,16 @@ class CrossValidation:
     losses: dict[str, Array]  # objective: (L, k, folds) what counts of the squared error, after 1, 2, ..., k picks
     start: Array  # (folds,) squared norm of the held-out rows
     weight: Array  # (folds,) weight of the held-out rows
-    columns: NDArray[np.intp]  # (folds, L, k) what was picked without each fold
+    fold_columns: NDArray[np.intp]  # (folds, L, k) what was picked without each fold
     measure: str  # which of the two losses decided
     one_se: bool  # True: the smallest model within a standard error of the best
     lam: float  # chosen, for all rows
     k: int  # chosen
     selection: Selection  # the chosen lambda and k on all rows
+    fixed_k: bool = False  # True: the number of columns was given, and only lambda chosen
 
     @property
-    def loss(self) -> Array:
+    def held_out_loss(self) -> Array:
         """The losses that decided, (L, k, folds)."""
         return self.losses[self.measure]
 
@@ -64,17 +72,17 @@ class CrossValidation:
     @property
     def mean(self) -> Array:
         """Held-out loss per row, (L, k)."""
-        return mean_and_error(self.loss, self.weight)[0]
+        return mean_and_error(self.held_out_loss, self.weight)[0]
 
     @property
     def error(self) -> Array:
         """Standard error of `mean` over the folds, (L, k)."""
-        return mean_and_error(self.loss, self.weight)[1]
+        return mean_and_error(self.held_out_loss, self.weight)[1]
 
     @property
-    def explained(self) -> Array:
+    def held_out_explained(self) -> Array:
         """Share of the held-out squared norm that is explained, (L, k)."""
-        return evaluate.explained_share(self.loss.sum(axis=2), float(self.start.sum()))
+        return evaluate.explained_share(self.held_out_loss.sum(axis=2), float(self.start.sum()))
 
     @property
     def lam_per_row(self) -> Array:
@@ -83,38 +91,106 @@ class CrossValidation:
 
     def best_lam(self, k: int, *, one_se: bool = False) -> float:
         """Return the best lambda for exactly k columns; with ``one_se`` the largest within a standard error of it."""
-        if not 1 <= k <= self.loss.shape[1]:
-            raise ValueError(f"k must be from 1 to {self.loss.shape[1]}, the sizes that were tried; got {k}.")
-        return float(self.lams[_choose(self.loss, self.start, self.weight, one_se, least=k, most=k)[0]])
+        if not 1 <= k <= self.tried:
+            raise ValueError(f"k must be from 1 to {self.tried}, the sizes that were tried; got {k}.")
+        return float(self.lams[_choose(self.held_out_loss, self.start, self.weight, one_se, least=k, most=k)[0]])
 
-    def __str__(self) -> str:
-        count, sizes, folds = self.loss.shape
-        i, t = int(np.flatnonzero(self.lams == self.lam)[0]), self.k - 1
-        norm = float(self.start.sum() / self.weight.sum())
-        left, error = (100 * x[i, t] / norm if norm > 0 else 0.0 for x in (self.mean, self.error))
-        rule = "the smallest model within a standard error of the best" if self.one_se else "the smallest held-out loss"
-        counted = objective_named(self.measure).columns
+    @property
+    def tried(self) -> int:
+        """The most columns that were tried."""
+        return self.held_out_loss.shape[1]
+
+    @property
+    def at_the_cap(self) -> bool:
+        """Whether as many columns were chosen as were tried, though more might have been picked: more may be better."""
+        return not self.fixed_k and self.k == self.tried < self.selection.n
+
+    @property
+    def sentence(self) -> str:
+        """Say in one sentence what was chosen, and what it is worth on rows that were not used."""
+        left, error = self._left
         return (
-            f"{folds}-fold cross-validation over {_grid_words(self)} and 1 to {sizes} columns.\n"
-            f"Chosen by {rule}: lambda = {self.lam:.4g} ({self.lam / self.rows:.3g} per row) and {self.k} columns. "
-            f"Rows they have not seen keep {left:.2f} % of their squared norm unexplained "
-            f"(standard error {error:.2f} %, counted over {counted}).{_edge_words(i, count)}\n"
-            f"Refitted on all rows: {self.selection}"
+            f"{self._choice}, chosen by {len(self.start)}-fold cross-validation, leave {left:.2f} % of the squared "
+            f"norm of unseen rows unexplained (standard error {error:.2f} %)."
         )
+
+    @property
+    def words(self) -> str:
+        """The choice in full: what was tried, by which rule it was chosen, and whether it lies at an edge."""
+        left, error = self._left
+        rule = "the smallest model within a standard error of the best" if self.one_se else "the smallest held-out loss"
+        return (
+            f"{len(self.start)}-fold cross-validation over {_grid_words(self)} and {_size_words(self)}.\n"
+            f"Chosen by {rule}: {self._choice}. "
+            f"Rows they have not seen keep {left:.2f} % of their squared norm unexplained "
+            f"(standard error {error:.2f} %, counted over {objective_named(self.measure).columns})."
+            f"{_edge_words(self)}\n{self.picks}"
+        )
+
+    @property
+    def summary(self) -> Tuning:
+        """What a result keeps of it."""
+        norm = float(self.start.sum() / self.weight.sum())
+        unit = norm if norm > 0 else 1.0
+        return Tuning(self.lams, self.mean / unit, self.error / unit, len(self.start), self.lam, self.k, self.words)
+
+    @property
+    def _choice(self) -> str:
+        cap = ", the most that were tried," if self.at_the_cap else ""
+        per_row = digits(self.lam / self.rows)
+        return f"lambda = {digits(self.lam)} ({per_row} per row) and {counted(self.k, 'column')}{cap}".rstrip(",")
+
+    @property
+    def _at(self) -> int:
+        """Which of the lambdas was chosen."""
+        return int(np.flatnonzero(self.lams == self.lam)[0])
+
+    @property
+    def _left(self) -> tuple[float, float]:
+        """Return how many percent of unseen rows stay unexplained, and the standard error of that."""
+        norm = float(self.start.sum() / self.weight.sum())
+        mean, error = (float(x[self._at, self.k - 1]) for x in (self.mean, self.error))
+        return (100 * mean / norm, 100 * error / norm) if norm > 0 else (0.0, 0.0)
+
+    @property
+    def picks(self) -> str:
+        """What the refit is worth, in a sentence."""
+        return f"Refitted on all rows: {self.selection.sentence}"
+
+    def _table(self) -> dict[str, Any]:
+        """Add what prefixes of as many columns explain of unseen rows; the refit may stop before all of them."""
+        return {**super()._table(), "held_out_explained": self.held_out_explained[self._at, : len(self)]}
+
+    def _draw(self, axes: Any) -> None:
+        super()._draw(axes)
+        sizes = np.arange(1, self.tried + 1)
+        axes.plot(sizes, self.held_out_explained[self._at], "--", label="explained of unseen rows")
+
+    def _shown(self) -> dict[str, Any]:
+        return {"tuning": self.summary}
 
 
 def _grid_words(result: CrossValidation) -> str:
     origin = "given" if result.given else "from the spectrum"
     if len(result.lams) == 1:
-        return f"one lambda ({result.lams[0]:.3g}, {origin})"
-    return f"{len(result.lams)} lambdas ({result.lams[0]:.3g} to {result.lams[-1]:.3g}, {origin})"
+        return f"one lambda ({digits(result.lams[0])}, {origin})"
+    return f"{len(result.lams)} lambdas ({digits(result.lams[0])} to {digits(result.lams[-1])}, {origin})"
 
 
-def _edge_words(i: int, count: int) -> str:
-    if count > 1 and i in (0, count - 1):
-        which, more = ("smallest", "smaller") if i == 0 else ("largest", "larger")
-        return f" This is the {which} lambda tried; a {more} one may be better still."
-    return ""
+def _size_words(result: CrossValidation) -> str:
+    if result.fixed_k or result.tried == 1:
+        return f"exactly {counted(result.tried, 'column')}"
+    return f"1 to {counted(result.tried, 'column')}"
+
+
+def _edge_words(result: CrossValidation) -> str:
+    words = ""
+    if len(result.lams) > 1 and result._at in (0, len(result.lams) - 1):
+        which, more = ("smallest", "smaller") if result._at == 0 else ("largest", "larger")
+        words = f" This is the {which} lambda tried; a {more} one may be better still."
+    if result.at_the_cap:
+        words += f" No more than {counted(result.tried, 'column')} were tried; more may be better still: raise k."
+    return words
 
 
 def validate(
@@ -152,12 +228,13 @@ def validate(
         losses=losses,
         start=start,
         weight=weight,
-        columns=np.stack([part.columns for part in parts]),
+        fold_columns=np.stack([part.columns for part in parts]),
         measure=measure,
         one_se=one_se,
         lam=lam,
         k=size,
         selection=solve(moments, size, problem.at(lam))[0],
+        fixed_k=fixed_k,
     )
 
 
@@ -284,7 +361,7 @@ def _ratio(result: Selection | CrossValidation, rule: str) -> Array:
     """Return for each size what the rule compares with its limit, (k,)."""
     if isinstance(result, CrossValidation) and rule != "bound":
         at = int(np.flatnonzero(result.lams == result.lam)[0])
-        return result.explained[at] if rule == "explained" else _over(result.mean[at], result.mean[at].min())
+        return result.held_out_explained[at] if rule == "explained" else _over(result.mean[at], result.mean[at].min())
     if isinstance(result, CrossValidation):
         raise ValueError("the bound belongs to a selection: give one made by select(..., bound=True).")
     if rule == "heldout":

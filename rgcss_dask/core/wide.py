@@ -18,6 +18,7 @@ from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver.gram import Factor
 from rgcss_dask.core.solver.greedy import solve
+from rgcss_dask.core.words import counted
 
 Array = NDArray[np.float64]
 
@@ -58,6 +59,9 @@ class Rows:
             row, column = (int(i) for i in np.argwhere(~good if nan == "raise" else np.isinf(X))[0])
             raise NotFiniteError(row, column, float(X[row, column]))
         return cls(_filled(X, w), w, names)
+
+    def __repr__(self) -> str:
+        return f"<{counted(self.rows, 'row')} of {counted(self.n, 'column')}>"
 
     @property
     def n(self) -> int:
@@ -131,14 +135,14 @@ class Rows:
         return mu, sigma
 
 
-def select_from_rows(rows: Rows, k: int, problem: Problem) -> tuple[Selection, Array]:
+def select_from_rows(rows: Rows, k: int, problem: Problem, *, bound: bool = False) -> tuple[Selection, Array]:
     """Pick k columns as `select` does from moments; return the selection and its weights (k, n).
 
     Time O(k m n) and memory O(m n): for m < n less than a Gram would take.
     """
     prepared = problem.preparation(rows)
     base = Factor(rows.factor(problem.center, prepared.mu, prepared.sigma))
-    (picked,) = solve(base, k, problem.by_index(rows.n, rows.names).prepared())
+    (picked,) = solve(base, k, problem.by_index(rows.n, rows.names).prepared(), bound=bound)
     names = None if rows.names is None else tuple(rows.names[i] for i in picked.columns)
     weights = evaluate.weights_from_rows(base.rows(picked.columns), picked.columns, picked.lam)
     return replace(picked, names=names, all_names=rows.names, **vars(prepared)), weights

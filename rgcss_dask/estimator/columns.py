@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from rgcss_dask.core.accumulate import check_real, checked_weights
+from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.missing import MASKED, plain
 from rgcss_dask.core.names import matching
 from rgcss_dask.sources import lazy_columns as lazy
@@ -93,6 +95,19 @@ def picked_places(
         raise ValueError(f"X must have the {k} picked columns that transform returns; got shape {shape}.")
     index = matching(known, labels, "X")
     return np.arange(k) if index is None else index
+
+
+def refuse_wrapping(estimator: Any) -> None:
+    """Refuse to let set_output load what is lazy: scikit-learn would make a data frame in memory of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that a probe has no column names
+        probe = estimator.transform(np.zeros((1, estimator.n_features_in_)))
+    if not isinstance(probe, np.ndarray):
+        package = type(probe).__module__.split(".")[0]
+        raise WrongKindError(
+            f"set_output asks for {package}, which would load what is lazy into memory. "
+            "Use set_output(transform='default'), or compute() the input first."
+        )
 
 
 def row_weights(weights: Any, rows: int) -> NDArray[Any] | None:

@@ -18,7 +18,8 @@ class GCSS(RGCSS):
 
     Parameters
     ----------
-    n_features_to_select, objective, center, scale, nan, include, exclude, cv, refine, stop, where
+    n_features_to_select, objective, center, scale, nan, include, exclude, cv, refine, stop, where,
+    pickle_parts
         As in `RGCSS`.
 
     Attributes
@@ -29,7 +30,7 @@ class GCSS(RGCSS):
 
     def __init__(
         self,
-        n_features_to_select: int | str | None = None,
+        n_features_to_select: int | float | str | None = None,
         *,
         objective: str = "unselected",
         center: bool | ArrayLike = False,
@@ -41,6 +42,7 @@ class GCSS(RGCSS):
         refine: bool = False,
         stop: Stop | None = None,
         where: str | None = None,
+        pickle_parts: bool = False,
     ) -> None:
         super().__init__(
             n_features_to_select,
@@ -55,4 +57,5 @@ class GCSS(RGCSS):
             refine=refine,
             stop=stop,
             where=where,
+            pickle_parts=pickle_parts,
         )

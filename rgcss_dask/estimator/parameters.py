@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numbers
+import warnings
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from rgcss_dask.cluster.placement import PLACES
 from rgcss_dask.core import evaluate
@@ -15,10 +18,10 @@ from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.selection import Stop
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.questions import rank_outside_folds, validated
+from rgcss_dask.selecting import TRIED_COLUMNS, most_columns, stop_at
 
 DEFAULT_COLUMNS = 10
 DEFAULT_FOLDS = 5
-TRIED_COLUMNS = 64  # at most, where their number is chosen by cross-validation
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +40,7 @@ class Parameters:
     refine: bool
     stop: Stop | None
     where: str | None
+    pickle_parts: bool
 
     @classmethod
     def of(cls, estimator: Any) -> Parameters:
@@ -58,11 +62,22 @@ class Parameters:
         if self.lam != "cv":
             evaluate.checked_lambda(float(self.lam))
         objective_named(self.objective)
+        if self.share is not None and not 0 < self.share < 1:
+            raise ValueError(
+                "n_features_to_select as a share to explain must be above 0 and below 1, such as 0.9; as a number of "
+                f"columns it must be a whole number; got {self.n_features_to_select!r}."
+            )
 
     @property
     def chooses_count(self) -> bool:
         """Whether the number of columns is chosen by cross-validation."""
         return isinstance(self.n_features_to_select, str) and self.n_features_to_select == "cv"
+
+    @property
+    def share(self) -> float | None:
+        """The share that the columns must explain, where it is given in place of their number."""
+        asked = self.n_features_to_select
+        return float(asked) if isinstance(asked, float | np.floating) else None
 
     @property
     def tunes(self) -> bool:
@@ -93,16 +108,21 @@ class Parameters:
             exclude=_given(self.exclude),
             center=self.center,
             scale=self.scale,
-            stop=self.stop or Stop(),
+            stop=stop_at(self.share, self.stop),
         )
 
     def count(self, n: int) -> int:
         """Return how many columns to pick of n."""
         asked = self.n_features_to_select
+        if self.share is not None:
+            return most_columns(n, None, self.problem, tunes=self.tunes)
         if asked is None:
             return max(min(DEFAULT_COLUMNS, n - len(_given(self.exclude))), len(_given(self.include)))
         if isinstance(asked, str) or not is_whole(asked) or asked < 1:
-            raise ValueError(f"n_features_to_select must be None, 'cv' or a whole number from 1; got {asked!r}.")
+            raise ValueError(
+                "n_features_to_select must be None, 'cv', a whole number from 1, or a share to explain between 0 and "
+                f"1; got {asked!r}."
+            )
         if asked > n:
             raise ValueError(f"n_features_to_select must be at most n_features={n}; got {asked}.")
         return int(asked)
@@ -123,7 +143,14 @@ class Parameters:
         count = self._most(moments) if self.chooses_count else self.count(moments.n)
         lams = None if self.lam == "cv" else [float(self.lam)]
         rule: dict[str, Any] = {"one_se": self.chooses_count, "fixed_k": not self.chooses_count}
-        return validated(moments, count, self.problem, lams=lams, where=self.where, **rule)
+        found = validated(moments, count, self.problem, lams=lams, where=self.where, **rule)
+        if found.at_the_cap:
+            warnings.warn(
+                f"cross-validation chose {found.k} columns, the most that were tried of {moments.n}; more may be "
+                "better still. Give n_features_to_select as a number, or cross_validate moments with a larger k.",
+                stacklevel=4,
+            )
+        return found
 
     def _most(self, moments: Moments) -> int:
         """Return the most columns to try: with lambda = 0 no more than the rows of any training fold span."""
@@ -132,6 +159,11 @@ class Parameters:
         if self.lam != 0 or len(moments.folds) < 2:
             return most
         return rank_outside_folds(moments, most, self.problem, where=self.where)
+
+
+def is_plain(value: Any) -> bool:
+    """Tell a parameter that a result can keep, and that was given."""
+    return isinstance(value, str | int | float) and value is not False
 
 
 def _given(columns: Any) -> Any:

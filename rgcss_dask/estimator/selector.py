@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.feature_selection import SelectorMixin
-from sklearn.model_selection import check_cv
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
@@ -18,22 +15,23 @@ from rgcss_dask.cluster.execution import active_client
 from rgcss_dask.cluster.placement import check_where
 from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.core import evaluate
-from rgcss_dask.core.accumulate import is_whole
 from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.partial_sums import PartialSums
 from rgcss_dask.core.plan import Options
-from rgcss_dask.core.rebuild import Rebuild, Take
+from rgcss_dask.core.rebuild import Take
 from rgcss_dask.core.selection import Selection, Stop
-from rgcss_dask.core.solver.gram import Factor
-from rgcss_dask.core.wide import Rows, select_from_rows
-from rgcss_dask.estimator.columns import KnowsItsColumns, is_frame, labels, row_weights
+from rgcss_dask.core.wide import Rows
+from rgcss_dask.estimator.columns import is_frame, labels, refuse_wrapping, row_weights
+from rgcss_dask.estimator.fitted import TellsItsResult
+from rgcss_dask.estimator.in_memory import moments_in_memory
 from rgcss_dask.estimator.labelled import labelled, rebuilt_field
 from rgcss_dask.estimator.parameters import Parameters
-from rgcss_dask.questions import answered, improved, loss_and_start, tight_bound, weights
-from rgcss_dask.scanning.batches import held_out_rows, moments_in_folds, parts_of, with_batch
+from rgcss_dask.questions import answered, answered_from_rows, improved, loss_and_start, weights
+from rgcss_dask.scanning.batches import parts_of, with_batch
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.scanning.uncounted import is_uncounted, scan_uncounted
+from rgcss_dask.selecting import warn_of_shortfall
 from rgcss_dask.sources import lazy_columns as lazy
 from rgcss_dask.sources.base import Source, dense, frame_dtype
 from rgcss_dask.sources.gap_filling import FilledSource
@@ -43,7 +41,7 @@ from rgcss_dask.sources.xarray import is_labelled
 Array = NDArray[np.float64]
 
 
-class RGCSS(SelectorMixin, KnowsItsColumns):  # type: ignore[misc]
+class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
     """Pick the columns from which all others are best rebuilt, by regularised greedy column subset selection.
 
     ``fit`` reads the rows once, whatever holds them, and needs memory for n x n numbers; with fewer rows than columns
@@ -52,9 +50,10 @@ class RGCSS(SelectorMixin, KnowsItsColumns):  # type: ignore[misc]
 
     Parameters
     ----------
-    n_features_to_select : int, ``"cv"`` or None, default=None
-        How many columns; None is the smaller of 10 and the number of columns. ``"cv"`` takes the fewest, up to 64,
-        within a standard error of the smallest loss on held-out rows.
+    n_features_to_select : int, float, ``"cv"`` or None, default=None
+        How many columns; None is the smaller of 10 and the number of columns. A float between 0 and 1 is the share
+        to explain, of the variation with ``center=True`` and of the squared norm otherwise: as many columns as that
+        takes. ``"cv"`` takes the fewest, up to 64, within a standard error of the smallest loss on held-out rows.
     lam : float or ``"cv"``, default=1.0
         The paper's lambda, on the prepared Gram. ``"cv"`` takes the one with the smallest loss on held-out rows.
     objective : {"unselected", "all"}, default="unselected"
@@ -81,6 +80,10 @@ class RGCSS(SelectorMixin, KnowsItsColumns):  # type: ignore[misc]
         Where the selection runs after a pass on a Dask cluster: on the scheduler (by default) or on the worker that has
         the moments, where they stay until the client is closed; or in this process, which then has them for good.
         Rows in memory are worked on in this process.
+    pickle_parts : bool, default=False
+        Whether pickles and copies have the moments of folds and groups too, an n x n matrix for each. Without them an
+        estimator transforms, rebuilds and scores as before; only `cross_validate` and `stability` of its ``moments_``,
+        and ``partial_fit`` after a fit in folds, need them.
 
     Attributes
     ----------
@@ -131,15 +134,9 @@ class RGCSS(SelectorMixin, KnowsItsColumns):  # type: ignore[misc]
     0.54
     """
 
-    _moments: Moments | None
-    _rows: Rows | None  # of a fit on fewer rows than columns, in place of moments
-    _parts: PartialSums | None  # of partial_fit, to go on from
-    _bound: Array | None
-    support_: NDArray[np.bool_]
-
     def __init__(
         self,
-        n_features_to_select: int | str | None = None,
+        n_features_to_select: int | float | str | None = None,
         lam: float | str = 1.0,
         *,
         objective: str = "unselected",
@@ -152,6 +149,7 @@ class RGCSS(SelectorMixin, KnowsItsColumns):  # type: ignore[misc]
         refine: bool = False,
         stop: Stop | None = None,
         where: str | None = None,
+        pickle_parts: bool = False,
     ) -> None:
         self.n_features_to_select = n_features_to_select
         self.lam = lam
@@ -165,6 +163,7 @@ class RGCSS(SelectorMixin, KnowsItsColumns):  # type: ignore[misc]
         self.refine = refine
         self.stop = stop
         self.where = where
+        self.pickle_parts = pickle_parts
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Read the rows once and pick columns.
@@ -191,7 +190,9 @@ class RGCSS(SelectorMixin, KnowsItsColumns):  # type: ignore[misc]
             return self._pick_from_rows(Rows.of(block, sample_weight, nan=self.nan, names=self._names()))
         if isinstance(data, Source):
             return self._pick(scan(data, weights=sample_weight, folds=self._asked.folds, nan=self.nan))
-        return self._pick(self._moments_of(data, y, row_weights(sample_weight, data.shape[0])))
+        return self._pick(
+            moments_in_memory(data, y, row_weights(sample_weight, data.shape[0]), self._asked, self._names())
+        )
 
     def fit_moments(self, moments: Moments) -> Self:
         """Pick columns from moments that were made before, by `scan` or loaded from an archive: no row is read."""
@@ -229,7 +230,7 @@ class RGCSS(SelectorMixin, KnowsItsColumns):  # type: ignore[misc]
         check_is_fitted(self)
         taker = self._taker()
         if lazy.is_stored(X):
-            self._refuse_wrapping()
+            refuse_wrapping(self)
             taken = lazy.take(self._same_columns(X), taker)
             columns = np.flatnonzero(self.support_)
             return labelled(taken, X, self._field, columns, self.ranking_[columns])
@@ -277,44 +278,16 @@ class RGCSS(SelectorMixin, KnowsItsColumns):  # type: ignore[misc]
         loss, start = model.losses(rows.block, rows.weights)
         return float(evaluate.explained_share(loss, start))
 
-    @property
-    def moments_(self) -> Moments:
-        """What the pass made of the rows; after a fit on fewer rows than columns it is formed when asked for."""
-        check_is_fitted(self)
-        if self._moments is None:
-            assert self._rows is not None  # a fit keeps one or the other
-            self._moments = self._rows.moments()
-        return self._moments
-
-    @property
-    def places_(self) -> Any:
-        """Where the picked columns of a DataArray lie: their numbers, in pick order, with their coordinates."""
-        check_is_fitted(self)
-        if self._field is None:
-            raise AttributeError("places_ is there after a fit on a DataArray.")
-        return self._field.places(self.selected_)
-
-    @property
-    def bound_path_(self) -> Array:
-        """Lower bounds for the loss of any 1, 2, ..., k columns, (k,)."""
-        check_is_fitted(self)
-        if self._bound is None:
-            picked = self.selection_
-            if self._rows is None:
-                self._bound = tight_bound(picked, self.moments_, where=self._where(self.moments_))
-            else:
-                model = self._rebuild()
-                base = Factor(self._rows.factor(self.center, model.mu, model.sigma))
-                spectrum = base.spectrum(picked.counting.counts(picked.n))
-                self._bound = picked.counting.bounds(spectrum, picked.k, picked.lam).tight
-        return self._bound
-
     def __sklearn_tags__(self) -> Tags:
         """Describe what the estimator takes."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = self.nan != "raise"
         return tags
+
+    def __repr__(self, N_CHAR_MAX: int = 250) -> str:
+        """Print in few characters, as scikit-learn does but for less of long parameters."""
+        return str(super().__repr__(min(N_CHAR_MAX, 250)))
 
     def _fit_uncounted(self, X: Any) -> Self:
         """Fit on Dask blocks of unknown length, in one compute."""
@@ -342,6 +315,7 @@ class RGCSS(SelectorMixin, KnowsItsColumns):  # type: ignore[misc]
             picked = answered(moments, asked.count(moments.n), asked.problem, where=self.where)[0]
         else:
             picked, self.cv_results_ = tuned.selection, tuned
+        warn_of_shortfall(picked, asked.share, asked.count(moments.n) if asked.share else 0)
         if self.refine:
             picked = improved(picked, moments, asked.problem, where=self.where).selection
         self._moments, self._rows, self._parts = moments, None, parts
@@ -349,8 +323,9 @@ class RGCSS(SelectorMixin, KnowsItsColumns):  # type: ignore[misc]
 
     def _pick_from_rows(self, rows: Rows) -> Self:
         """Select from fewer rows than columns, and store the result."""
-        picked, weights = select_from_rows(rows, self._asked.count(rows.n), self._asked.problem)
+        (picked,), (weights,) = answered_from_rows(rows, self._asked.count(rows.n), self._asked.problem)
         self._moments, self._rows, self._parts = None, rows, None
+        warn_of_shortfall(picked, self._asked.share, self._asked.count(rows.n))
         return self._store(picked, weights, rows.preparation(True, None)[0])
 
     def _store(self, picked: Selection, weights: Array, mean: Array) -> Self:
@@ -361,38 +336,6 @@ class RGCSS(SelectorMixin, KnowsItsColumns):  # type: ignore[misc]
         self.support_ = self.ranking_ <= picked.k
         return self
 
-    def _moments_of(self, data: Any, y: Any, weights: NDArray[Any] | None) -> Moments:
-        """Take the moments of rows in memory."""
-        if self.cv is None or is_whole(self.cv):
-            folds = self._asked.folds
-            if data.shape[0] < (folds or 0):
-                raise ValueError(f"cv={folds} folds need as many rows; got n_samples={data.shape[0]}.")
-            moments = scan(data, weights=weights, folds=folds, nan=self.nan, progress=False)
-            return replace(moments, names=self._names())
-        splits = check_cv(self.cv).split(data, y)
-        return moments_in_folds(
-            dense(data), weights, held_out_rows(splits, data.shape[0]), nan=self.nan, names=self._names()
-        )
-
-    def _where(self, moments: Moments) -> str | None:
-        """Return the place asked for, if it is one for these moments: they may be of another pass than those of fit."""
-        return self.where if isinstance(moments, RemoteMoments) else None
-
     def _taker(self) -> Take:
         columns = np.flatnonzero(self.support_)
         return Take(columns, self.nan, self._mean[columns] if self.nan == "mean" else None)
-
-    def _rebuild(self) -> Rebuild:
-        return Rebuild.of(self.selection_, self.coef_)
-
-    def _refuse_wrapping(self) -> None:
-        """Refuse to let set_output load what is lazy: scikit-learn would make a data frame in memory of it."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that a probe has no column names
-            probe = self.transform(np.zeros((1, self.n_features_in_)))
-        if not isinstance(probe, np.ndarray):
-            package = type(probe).__module__.split(".")[0]
-            raise WrongKindError(
-                f"set_output asks for {package}, which would load what is lazy into memory. "
-                "Use set_output(transform='default'), or compute() the input first."
-            )

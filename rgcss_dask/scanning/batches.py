@@ -42,7 +42,8 @@ def parts_of(moments: Moments, options: Options) -> PartialSums:
             "mean of more rows is another. Give the first rows to partial_fit too."
         )
     if len(moments.folds) != options.folds:
-        raise ValueError(f"the rows so far must be in {options.folds} folds; they are in {len(moments.folds)}.")
+        left = "" if moments.folds else " A pickle leaves folds behind, unless the estimator has pickle_parts=True."
+        raise ValueError(f"the rows so far must be in {options.folds} folds; they are in {len(moments.folds)}.{left}")
     sums = {("fold", i): fold for i, fold in enumerate(moments.folds)} or {("rows", 0): moments}
     return PartialSums(dict(sums), (Read(0, moments.rows + moments.dropped, 0),))
 

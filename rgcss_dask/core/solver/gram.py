@@ -16,6 +16,7 @@ from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.solver import kernels
 from rgcss_dask.core.solver.pool import Pool
+from rgcss_dask.core.words import counted
 from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
@@ -178,6 +179,7 @@ class Factor:
 
     def __init__(self, F: ArrayLike) -> None:
         block = plain(F)
+        self._rows = len(block) if block.ndim else 0  # that were given
         check_real(block.dtype)
         if block.ndim != 2 or 0 in block.shape:
             raise ValueError(f"a factor must have rows and columns; got shape {block.shape}.")
@@ -195,6 +197,9 @@ class Factor:
         self.diagonal = np.einsum("ij,ij->j", block, block)
         self.unit = root * root
         _check_range(self.diagonal, root)
+
+    def __repr__(self) -> str:
+        return f"<Factor of {counted(self._rows, 'row')} and {counted(self.n, 'column')}>"
 
     def column(self, w: int) -> Array:
         return self.matrix[:, w] @ self.matrix

@@ -9,9 +9,9 @@ import numpy as np
 from markupsafe import Markup
 
 from rgcss_dask.core.result import Result
-from rgcss_dask.report import figures
-from rgcss_dask.report.layout import Layout
-from rgcss_dask.report.samples import Samples
+from rgcss_dask.reporting import figures
+from rgcss_dask.reporting.layout import Layout
+from rgcss_dask.reporting.samples import Samples
 
 SHOWN = 1500  # points of original against reconstructed values
 MAPPED = 2  # rows that are drawn as maps

@@ -20,7 +20,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from numpy.typing import NDArray
 
 from rgcss_dask.core.result import Result, Tuning
-from rgcss_dask.report.layout import Layout
+from rgcss_dask.core.words import digits
+from rgcss_dask.reporting.layout import Layout
 
 Array = NDArray[np.float64]
 
@@ -120,7 +121,7 @@ def explained_chart(result: Result, label: str) -> Markup:
     axes.yaxis.set_major_formatter(FuncFormatter(_percent))
     _count_axis(axes, result.k)
     axes.set_xlim(0, result.k)
-    _name_axes(axes, "columns picked", "of the variation explained")
+    _name_axes(axes, "columns picked", f"of the {result.selection.share_of} explained")
     return _to_svg(figure, label)
 
 
@@ -136,7 +137,7 @@ def loss_chart(result: Result, label: str) -> Markup:
     _end(axes, result.k, float(loss[-1]), above=True)
     _share_axis(axes, np.concatenate([loss, tight]))
     _count_axis(axes, result.k)
-    _name_axes(axes, "columns picked", "of the variation left unexplained")
+    _name_axes(axes, "columns picked", f"of the {result.selection.share_of} left unexplained")
     return _to_svg(figure, label)
 
 
@@ -255,7 +256,7 @@ def size_chart(tuning: Tuning, label: str) -> Markup:
     _share_axis(axes, np.concatenate([mean - error, mean + error]))
     _count_axis(axes, len(mean))
     axes.set_xlim(0.5, len(mean) + 0.5)
-    _name_axes(axes, f"columns picked, with lambda {short(tuning.lam)}", "left unexplained of rows held out")
+    _name_axes(axes, f"columns picked, with lambda {digits(tuning.lam)}", "left unexplained of rows held out")
     return _to_svg(figure, label)
 
 

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.result import Result, Trust, Tuning
-from rgcss_dask.report import figures
-from rgcss_dask.report.figures import short
-from rgcss_dask.report.layout import Layout
-from rgcss_dask.report.rebuilt import pictures
-from rgcss_dask.report.redundancy import Redundancy, redundancy
-from rgcss_dask.report.rendering import TEMPLATES, percent
-from rgcss_dask.report.samples import Samples
+from rgcss_dask.core.words import counted, digits
+from rgcss_dask.reporting import figures
+from rgcss_dask.reporting.layout import Layout
+from rgcss_dask.reporting.rebuilt import pictures
+from rgcss_dask.reporting.redundancy import Redundancy, redundancy
+from rgcss_dask.reporting.rendering import TEMPLATES, percent
+from rgcss_dask.reporting.samples import Samples
+from rgcss_dask.reporting.score import Score
 
 LISTED = 12  # columns in each list of those explained worst and best
 RIVALS = 8  # unpicked columns that resamples pick
@@ -26,13 +27,13 @@ RIVALS = 8  # unpicked columns that resamples pick
 Content = dict[str, Any]  # what templates are given, by name
 
 
-def page(result: Result, layout: Layout | None, samples: Samples | None) -> str:
+def page(result: Result, layout: Layout | None, samples: Samples | None, score: Score | None = None) -> str:
     """Return the whole file."""
     script = TEMPLATES.get_template("report.js").render()
     content = {
         "allowed": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         **{"result": result, "picked": result.selection, "tuning": result.tuning, "trust": result.trust},
-        **{"layout": layout, "samples": samples, **_head(result), **_provenance(result)},
+        **{"layout": layout, "samples": samples, "score": score, **_head(result), **_provenance(result)},
     }
     with figures.style():
         content |= _sections(result, layout, samples) if result.k else {}
@@ -80,13 +81,14 @@ def _explained(result: Result) -> Markup:
     picked, best = result.selection.explained, result.components_explained
     return figures.explained_chart(
         result,
-        f"Line chart: the picked columns explain {percent(picked[0])} of the variation after the first pick and "
-        f"{percent(picked[-1])} after {result.k}; as many principal components explain {percent(best[-1])}.",
+        f"Line chart: the picked columns explain {percent(picked[0])} of the {result.selection.share_of} after the "
+        f"first pick and {percent(picked[-1])} after {result.k}; as many principal components explain "
+        f"{percent(best[-1])}.",
     )
 
 
 def _picks(result: Result, found: Redundancy) -> list[tuple[Any, ...]]:
-    """Return each pick, what it took off the unexplained variation, and the columns it stands for."""
+    """Return each pick, what it took off the unexplained share, and the columns it stands for."""
     picked = result.selection
     gains = -np.diff(picked.loss, prepend=picked.start) / (picked.start or 1.0)
     return list(zip(picked.columns, gains, picked.explained, found.stands_for(), strict=True))
@@ -96,7 +98,7 @@ def _gains(result: Result) -> Content:
     picked = result.selection
     left = picked.loss / (picked.start or 1.0)
     label = (
-        f"Line chart: {percent(left[0])} of the variation is left unexplained after the first pick and "
+        f"Line chart: {percent(left[0])} of the {picked.share_of} is left unexplained after the first pick and "
         f"{percent(left[-1], 2)} after {result.k}, above its lower bounds."
     )
     return {
@@ -109,7 +111,8 @@ def _gains(result: Result) -> Content:
 def _choice(tuning: Tuning) -> Content:
     at = int(np.abs(tuning.lams - tuning.lam).argmin()), tuning.k - 1
     loss, error = float(tuning.mean[at]), float(tuning.error[at])
-    words = f"lambda {short(tuning.lam)} and {tuning.k} columns leave {percent(loss, 2)} (± {percent(error, 2)})"
+    choice = f"lambda {digits(tuning.lam)} and {counted(tuning.k, 'column')}"
+    words = f"{choice} leave {percent(loss, 2)} (± {percent(error, 2)})"
     content: Content = {"loss": loss, "error": error, "at": words, "heat": figures.HEAT[::-1]}
     content |= {"low": float(tuning.mean.min()), "high": float(tuning.mean.max())}
     lams, sizes = tuning.mean.shape

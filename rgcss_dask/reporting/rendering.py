@@ -6,8 +6,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from rgcss_dask.core.words import digits
 from rgcss_dask.io.safe_text import shown
-from rgcss_dask.report.figures import short
+from rgcss_dask.reporting.figures import short
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -31,11 +32,11 @@ def _shown(value: Any) -> Any:
 
 
 TEMPLATES = Environment(
-    loader=PackageLoader("rgcss_dask.report"),
+    loader=PackageLoader("rgcss_dask.reporting"),
     autoescape=True,
     finalize=_shown,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters |= {function.__name__: function for function in (percent, short, shown, signed, thousands)}
+TEMPLATES.filters |= {function.__name__: function for function in (digits, percent, short, shown, signed, thousands)}

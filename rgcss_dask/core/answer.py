@@ -1,0 +1,202 @@
+"""What every answer with picked columns can be asked, whatever found them: a selection, swaps, a cross-validation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core.words import ELLIPSIS, listed, percent, printable
+from rgcss_dask.runtime.extras import imported
+
+Array = NDArray[np.float64]
+
+SHOWN = 20  # picks in the table of a notebook
+
+
+class Pick(NamedTuple):
+    """One picked column."""
+
+    column: int
+    name: str | None  # None where the columns have no names
+    loss: float  # the objective after this pick
+    explained: float  # the share explained after this pick
+
+
+class Origin(Protocol):
+    """What a selection was picked from, as the doors know it."""
+
+    def result(self, picked: Any, **shown: Any) -> Any:
+        """Work out all that a report shows of a selection."""
+
+    def save(self, result: Any, path: str | Path, *, overwrite: bool) -> None:
+        """Write a result to a file."""
+
+
+class Answer:
+    """Picked columns in the order they were picked: their number, names, losses and shares, a table and a chart."""
+
+    columns: NDArray[np.intp]
+    names: tuple[str, ...] | None
+    loss: Array
+
+    @property
+    def explained(self) -> Array:
+        """Share of the squared norm that is explained after each pick, (k,)."""
+        raise NotImplementedError
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __bool__(self) -> bool:
+        """Be true, as an answer is one also where no column was worth picking."""
+        return True
+
+    def __iter__(self) -> Iterator[Pick]:
+        names = self.names or [None] * len(self)
+        for column, name, loss, share in zip(self.columns, names, self.loss, self.explained, strict=True):
+            yield Pick(int(column), name, float(loss), float(share))
+
+    def __str__(self) -> str:
+        return f"{self.sentence}\n{self.picks}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    @property
+    def picks(self) -> str:
+        """What was picked, in a line."""
+        return f"Picked, in order: {listed(self._labels())}." if len(self) else "Nothing is picked."
+
+    def _labels(self) -> list[Any]:
+        return list(self.columns if self.names is None else self.names)
+
+    def _repr_html_(self) -> str:
+        """Show a table of the picks, with every name escaped."""
+        head = "".join(f"<th>{title}</th>" for title in ("", "column", "explained"))
+        rows = "".join(
+            f"<tr><td>{place}</td><td>{escape(printable(label))}</td><td>{percent(share)}</td></tr>"
+            for place, (label, share) in enumerate(zip(self._labels()[:SHOWN], self.explained, strict=False), start=1)
+        )
+        more = f"<tr><td colspan='3'>{ELLIPSIS} {len(self) - SHOWN:,} more</td></tr>" if len(self) > SHOWN else ""
+        return f"<p>{escape(self.sentence)}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}{more}</tbody></table>"
+
+    def to_frame(self) -> Any:
+        """Return the picks as a pandas data frame: a row for each in pick order, with its loss and explained share."""
+        pandas = imported("pandas", extra="dataframe", by="to_frame()")
+        return pandas.DataFrame(self._table(), index=pandas.RangeIndex(1, len(self) + 1, name="picked"))
+
+    def _table(self) -> dict[str, Any]:
+        """Return what a table has beside each pick, by title."""
+        names = {} if self.names is None else {"name": list(self.names)}
+        return {"column": self.columns, **names, "loss": self.loss, "explained": self.explained}
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the share explained after each pick, with matplotlib, and return the axes."""
+        pyplot = imported("matplotlib.pyplot", extra="report", by="plot()")
+        axes = pyplot.subplots()[1] if ax is None else ax
+        self._draw(axes)
+        axes.set(xlabel="columns picked", ylabel=f"share of the {self._selected().share_of}", ylim=(0, 1.02))
+        axes.yaxis.set_major_formatter(lambda share, place: f"{100 * share:g} %")
+        axes.legend()
+        return axes
+
+    def _draw(self, axes: Any) -> None:
+        """Draw the curves."""
+        axes.plot(np.arange(1, len(self) + 1), self.explained, marker=".", label="explained")
+
+    def result(self, **shown: Any) -> Any:
+        """Return all that a report shows, as a `Result`: bounds, weights, conditioning and where the rows came from."""
+        if self.origin is None:
+            raise ValueError(
+                "what these columns were picked from is not known any more: an answer that was pickled, or picked "
+                "from a Gram alone, does not carry it. Pick again from rows or moments, with rgcss_dask.select, refine "
+                "or cross_validate."
+            )
+        return self.origin.result(self._selected(), **{**self._shown(), **shown})
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the result to a JSON file, for `load_result` and `rgcss report`, and for `rgcss apply`.
+
+        A result that is there is replaced; any other file only with ``overwrite``.
+        """
+        result = self.result()
+        assert self.origin is not None  # or there would be no result
+        self.origin.save(result, path, overwrite=overwrite)
+
+    def _selected(self) -> Any:
+        """Return the selection."""
+        return self
+
+    def _shown(self) -> dict[str, Any]:
+        """Return what a report shows beside the selection, as `Origin.result` takes it."""
+        return {}
+
+    @property
+    def origin(self) -> Origin | None:
+        """What it was picked from, where a door of the package made it; not in pickles."""
+        return self.__dict__.get("_origin")
+
+    def known(self, origin: Origin | None) -> Self:
+        """Return the same answer with what it was picked from, for `rgcss_dask.reporting` and `save`."""
+        if origin is None:
+            return self
+        twin = copy.copy(self)
+        twin.__dict__["_origin"] = origin
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what it was picked from: a pickle of k picks does not carry n x n numbers."""
+        return {name: value for name, value in self.__dict__.items() if name != "_origin"}
+
+
+class AboutSelection(Answer):
+    """An answer that has a selection and more: asked for columns, names or losses, it gives those of the selection."""
+
+    selection: Any
+
+    @property
+    def columns(self) -> NDArray[np.intp]:  # type: ignore[override]
+        """The picked columns in pick order, (k,)."""
+        return self.selection.columns
+
+    @property
+    def names(self) -> tuple[str, ...] | None:  # type: ignore[override]
+        """Names of the picked columns, (k,), if columns have names."""
+        return self.selection.names
+
+    @property
+    def loss(self) -> Array:  # type: ignore[override]
+        """The objective on all rows after each pick, (k,)."""
+        return self.selection.loss
+
+    @property
+    def explained(self) -> Array:
+        """Share of the squared norm of all rows that is explained after each pick, (k,)."""
+        return self.selection.explained
+
+    @property
+    def origin(self) -> Origin | None:
+        """What the selection was picked from."""
+        return self.selection.origin
+
+    def known(self, origin: Origin | None) -> Self:
+        """Return the same answer with what its selection was picked from."""
+        if origin is None:
+            return self
+        twin = copy.copy(self)
+        twin.__dict__["selection"] = self.selection.known(origin)
+        return twin
+
+    def _selected(self) -> Any:
+        return self.selection

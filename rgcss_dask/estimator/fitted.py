@@ -1,0 +1,103 @@
+"""What a fitted estimator tells besides its picks: moments, bounds, places, a result; and what its pickle carries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from rgcss_dask.archive.result_file import save_result
+from rgcss_dask.cluster.remote_moments import RemoteMoments
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.partial_sums import PartialSums
+from rgcss_dask.core.rebuild import Rebuild
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.solver.gram import Factor
+from rgcss_dask.core.wide import Rows
+from rgcss_dask.estimator.columns import KnowsItsColumns
+from rgcss_dask.estimator.parameters import is_plain
+from rgcss_dask.origin import PickedFrom
+from rgcss_dask.questions import tight_bound
+
+Array = NDArray[np.float64]
+
+
+class TellsItsResult(KnowsItsColumns):
+    """An estimator that keeps its selection and what it was picked from."""
+
+    _moments: Moments | None
+    _rows: Rows | None  # of a fit on fewer rows than columns, in place of moments
+    _parts: PartialSums | None  # of partial_fit, to go on from
+    _bound: Array | None
+    support_: NDArray[np.bool_]
+    selected_: NDArray[np.intp]
+    selection_: Selection
+    coef_: Array
+    center: Any
+    where: str | None
+    pickle_parts: bool
+
+    @property
+    def moments_(self) -> Moments:
+        """What the pass made of the rows; after a fit on fewer rows than columns it is formed when asked for."""
+        check_is_fitted(self)
+        if self._moments is None:
+            assert self._rows is not None  # a fit keeps one or the other
+            self._moments = self._rows.moments()
+        return self._moments
+
+    @property
+    def places_(self) -> Any:
+        """Where the picked columns of a DataArray lie: their numbers, in pick order, with their coordinates."""
+        check_is_fitted(self)
+        if self._field is None:
+            raise AttributeError("places_ is there after a fit on a DataArray.")
+        return self._field.places(self.selected_)
+
+    @property
+    def bound_path_(self) -> Array:
+        """Lower bounds for the loss of any 1, 2, ..., k columns, (k,)."""
+        check_is_fitted(self)
+        if self._bound is None:
+            picked = self.selection_
+            if self._rows is None:
+                self._bound = tight_bound(picked, self.moments_, where=self._where(self.moments_))
+            else:
+                model = self._rebuild()
+                base = Factor(self._rows.factor(self.center, model.mu, model.sigma))
+                spectrum = base.spectrum(picked.counting.counts(picked.n))
+                self._bound = picked.counting.bounds(spectrum, picked.k, picked.lam).tight
+        return self._bound
+
+    def result(self, **shown: Any) -> Any:
+        """Return all that a report shows, as a `Result`: bounds, weights, conditioning, how lambda was chosen."""
+        check_is_fitted(self)
+        tuned = getattr(self, "cv_results_", None)
+        asked = {name: value for name, value in self.get_params().items() if is_plain(value)}
+        provenance = {"estimator": type(self).__name__, "asked": asked}
+        origin = PickedFrom.of(self._rows or self.moments_, provenance, None if tuned is None else tuned.summary)
+        return self.selection_.known(origin).result(**shown)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the result to a JSON file, for `load_result`, `rgcss report` and `rgcss apply`."""
+        save_result(self.result(), path, overwrite=overwrite)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the moments of folds and groups, which may be many times as large as the rest."""
+        state = dict(super().__getstate__())
+        if not self.pickle_parts and state.get("_moments") is not None:
+            state["_moments"] = replace(state["_moments"], folds=(), groups=())
+            if state.get("_parts") is not None and len(state["_parts"].sums) > 1:
+                state["_parts"] = None  # of folds; partial_fit says what is lacking
+        return state
+
+    def _where(self, moments: Moments) -> str | None:
+        """Return the place asked for, if it is one for these moments: they may be of another pass than those of fit."""
+        return self.where if isinstance(moments, RemoteMoments) else None
+
+    def _rebuild(self) -> Rebuild:
+        return Rebuild.of(self.selection_, self.coef_)

@@ -1,0 +1,30 @@
+"""Moments of rows in memory, in folds by number or by a splitter of scikit-learn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+from sklearn.model_selection import check_cv
+
+from rgcss_dask.core.accumulate import is_whole
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.estimator.parameters import Parameters
+from rgcss_dask.scanning.batches import held_out_rows, moments_in_folds
+from rgcss_dask.scanning.scan import scan
+from rgcss_dask.sources.base import dense
+
+
+def moments_in_memory(
+    data: Any, y: Any, weights: NDArray[Any] | None, asked: Parameters, names: tuple[str, ...] | None
+) -> Moments:
+    """Take the moments of rows in memory, with the folds that are asked for."""
+    if asked.cv is None or is_whole(asked.cv):
+        folds = asked.folds
+        if data.shape[0] < (folds or 0):
+            raise ValueError(f"cv={folds} folds need as many rows; got n_samples={data.shape[0]}.")
+        moments = scan(data, weights=weights, folds=folds, nan=asked.nan, progress=False)
+        return replace(moments, names=names)
+    splits = check_cv(asked.cv).split(data, y)
+    return moments_in_folds(dense(data), weights, held_out_rows(splits, data.shape[0]), nan=asked.nan, names=names)

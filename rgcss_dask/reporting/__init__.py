@@ -1,0 +1,159 @@
+"""The report: one HTML file about a result, which needs nothing else to be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rgcss_dask.core.answer import Answer
+from rgcss_dask.core.errors import WrongKindError
+from rgcss_dask.core.result import Result, Trust
+from rgcss_dask.core.stability import Stability
+from rgcss_dask.io.files import Folder
+from rgcss_dask.io.outputs import refuse_inputs, refuse_others
+from rgcss_dask.reporting.layout import Layout, grid_layout, image_layout
+from rgcss_dask.reporting.samples import sample
+from rgcss_dask.reporting.score import Score, score
+from rgcss_dask.runtime.extras import imported
+from rgcss_dask.sources.base import Source
+from rgcss_dask.sources.registry import open_source
+
+SAMPLES = 6  # rows shown beside their reconstruction
+GENERATOR = b'<meta name="generator" content="rgcss_dask report">'  # in page.html; by it a report is known
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where a report was written, and what it says first."""
+
+    path: str
+    sentence: str
+    score: float | None = None  # share explained of the rows that were given
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.sentence}"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+
+def report(
+    answer: Any,
+    path: str | Path,
+    *,
+    rows: Any = None,
+    stability: Stability | None = None,
+    image_shape: tuple[int, int] | None = None,
+    grid: Any = None,
+    overwrite: bool = False,
+) -> Written:
+    """Write a report about picked columns as one HTML file, and say how much of other rows they explain.
+
+    It needs matplotlib, ``pip install 'rgcss-dask[report]'``, and one eigenvalue decomposition, O(n^3).
+
+    Parameters
+    ----------
+    answer : what `select`, `refine`, `cross_validate` or `load_result` returned, or a fitted estimator.
+    path : where to write, a local path or an fsspec URL.
+    rows : anything `scan` takes, with the same columns, in any order if they have names: rows that were held back, for
+        example. The page says what share of all of them is explained, with the weights of the selection, and shows a
+        few beside their reconstruction. They are read once.
+    stability : what `stability` returned, to be shown too.
+    image_shape, grid, overwrite : as in `write_report`.
+    """
+    source = None if rows is None else open_source(rows)
+    _check(path, source, overwrite)
+    result = _result(answer, None if stability is None else stability.summary)
+    asked = result.provenance.get("asked")
+    nan = asked.get("nan", "raise") if isinstance(asked, dict) else "raise"
+    found = None if source is None else score(result, source, nan=nan)
+    _write(result, path, source, image_shape, grid, overwrite=overwrite, found=found)
+    words = result.sentence if found is None else f"{result.sentence} {found.sentence}"
+    return Written(str(path), words, None if found is None else found.explained)
+
+
+def _result(answer: Any, trust: Trust | None) -> Result:
+    """Return all that a report shows."""
+    shown = {} if trust is None else {"trust": trust}
+    if isinstance(answer, Result):
+        return answer if trust is None else replace(answer, trust=trust)
+    if isinstance(answer, Answer) or hasattr(answer, "selection_"):
+        return answer.result(**shown)
+    if hasattr(answer, "n_features_to_select"):
+        raise ValueError(f"a report is about columns that were picked; this {type(answer).__name__} is not fitted yet.")
+    raise WrongKindError(
+        "a report is about what select, refine, cross_validate or load_result returned, or about a fitted estimator; "
+        f"got {type(answer).__module__}.{type(answer).__qualname__}."
+    )
+
+
+def write_report(
+    result: Result,
+    path: str | Path,
+    *,
+    image_shape: tuple[int, int] | None = None,
+    rows: Any = None,
+    grid: Any = None,
+    overwrite: bool = False,
+) -> None:
+    """Write a report of a result as one HTML file, in one step: a reader finds the old file or the new one.
+
+    The file loads nothing from anywhere, follows the reader's choice of dark or light, and prints.
+    It needs matplotlib, ``pip install 'rgcss-dask[report]'``.
+
+    Parameters
+    ----------
+    result : what `make_result` or `load_result` returned.
+    path : where to write, a local path or an fsspec URL.
+    image_shape : rows and columns of the image that the columns are the pixels of, row by row; the picks are then
+        shown on the mean image.
+    rows : anything `scan` takes, with the same columns, in any order if they have names; a few of its rows are read and
+        shown beside their reconstruction.
+    grid : coordinates of the columns, for a map: a pair (x, y) or a mapping such as ``{"longitude": x,
+        "latitude": y}``, with one entry per column, or with the two axes of a regular grid that the columns
+        fill with x running fastest.
+    overwrite : replace a file that is there also if it is no report.
+    """
+    source = None if rows is None else open_source(rows)
+    _check(path, source, overwrite)
+    _write(result, path, source, image_shape, grid, overwrite=overwrite)
+
+
+def _check(path: str | Path, source: Source | None, overwrite: bool) -> None:
+    """Refuse before the work what could not be written."""
+    refuse_inputs(path, () if source is None else source.places)
+    report_place(path, overwrite=overwrite)
+    imported("matplotlib", extra="report", by="the report")
+
+
+def _write(
+    result: Result,
+    path: str | Path,
+    source: Source | None,
+    image_shape: tuple[int, int] | None,
+    grid: Any,
+    *,
+    overwrite: bool,
+    found: Score | None = None,
+) -> None:
+    from rgcss_dask.reporting import page  # noqa: PLC0415 (matplotlib is an extra, and slow to import)
+
+    folder, name = report_place(path, overwrite=overwrite)
+    layout = _layout(result, image_shape, grid)
+    samples = None if source is None else sample(result, source, SAMPLES)
+    content = page.page(result, layout, samples, found)
+    folder.write(name, content.encode("utf-8", "replace"))
+
+
+def report_place(path: str | Path, *, overwrite: bool = False) -> tuple[Folder, str]:
+    """Return where to write a report, or say why not there."""
+    return refuse_others(path, GENERATOR, "a report", overwrite=overwrite)
+
+
+def _layout(result: Result, image_shape: tuple[int, int] | None, grid: Any) -> Layout | None:
+    if image_shape is not None and grid is not None:
+        raise ValueError("columns are either the pixels of an image or places on a map: give image_shape or grid.")
+    if image_shape is not None:
+        return image_layout(image_shape, result.n)
+    return None if grid is None else grid_layout(grid, result.n)

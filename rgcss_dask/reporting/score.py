@@ -1,0 +1,62 @@
+"""What the picks of a result are worth on rows that are given with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rgcss_dask.core import evaluate
+from rgcss_dask.core.names import matching
+from rgcss_dask.core.rebuild import Rebuild
+from rgcss_dask.core.result import Result
+from rgcss_dask.core.wide import Rows
+from rgcss_dask.core.words import counted, percent
+from rgcss_dask.scanning.scan import scan
+from rgcss_dask.sources.base import Source
+from rgcss_dask.sources.gap_filling import FilledSource
+
+
+@dataclass(frozen=True)
+class Score:
+    """How much of rows is explained, with the weights, centring and scaling of the result."""
+
+    rows: int
+    explained: float  # share of their squared norm, centred and scaled as the result was
+    share_of: str  # "variation" or "squared norm"
+
+    @property
+    def sentence(self) -> str:
+        """Say it in a sentence."""
+        return f"Of {counted(self.rows, 'row')} given with the report they keep {percent(self.explained)}."
+
+
+def score(result: Result, source: Source, *, nan: str = "raise") -> Score:
+    """Measure a result on rows, whose columns are found by name; few of them are read whole, many in a pass."""
+    index = matching(result.names, source.names, source.address)
+    m, n = source.shape
+    if n != result.n:
+        raise ValueError(f"rows must have the {result.n} columns of the result; {source.address} has {n}.")
+    if nan == "mean":
+        source = FilledSource(source, _in_order_of(result.mean, index))
+    picked, model = result.selection, Rebuild.of(result.selection, result.weights)
+    if m < n:
+        rows = Rows.of(source.read(0, m), nan=nan)
+        block = rows.block if index is None else rows.block[:, index]
+        count, (loss, start) = rows.rows, model.losses(block)
+    else:
+        seen = scan(source, nan=nan)
+        B = picked.prepare(seen if index is None else seen.take(index))
+        count, loss = seen.rows, evaluate.loss_on(B, model.weights, model.columns, picked.objective)
+        start = float(np.trace(B))
+    return Score(count, float(evaluate.explained_share(loss, start)), picked.share_of)
+
+
+def _in_order_of(values: Any, index: Any) -> Any:
+    """Put values in the order of a source in which the columns of a result are at ``index``."""
+    if index is None:
+        return values
+    placed = np.empty_like(values)
+    placed[index] = values
+    return placed

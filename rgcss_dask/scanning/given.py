@@ -1,0 +1,121 @@
+"""What a selection may be asked of: moments, rows of any kind, or a Gram, told apart by rules without exceptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.archive import archive as archives
+from rgcss_dask.cluster.progress import Callback
+from rgcss_dask.core.errors import WrongKindError
+from rgcss_dask.core.missing import plain
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.solver.gram import Factor, checked_gram
+from rgcss_dask.core.wide import Rows
+from rgcss_dask.io.retry import StoreError
+from rgcss_dask.scanning.scan import scan
+from rgcss_dask.sources.base import Reading, Source
+from rgcss_dask.sources.in_memory import FrameSource, SparseSource
+from rgcss_dask.sources.lazy_columns import is_stored
+from rgcss_dask.sources.registry import open_source
+from rgcss_dask.sources.row_vectors import RowVector
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What was given, as selections take it, and where it came from."""
+
+    source: Moments | Rows | Factor | NDArray[Any]  # an array is a Gram
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+def given(
+    data: Any,
+    *,
+    folds: int | None = None,
+    needs_moments: bool = False,
+    nan: str = "raise",
+    weights: Any = None,
+    progress: bool | Callback | None = None,
+) -> Given:
+    """Return what a selection works on; rows are read, once, with so many folds kept apart.
+
+    Fewer rows than columns are taken whole, unless moments are needed.
+    """
+    data = _listed_numbers(data)
+    if isinstance(data, Moments | Factor | Rows) or _is_square(data):
+        _refuse_reading(nan, weights)
+        return Given(data if isinstance(data, Moments | Factor | Rows) else _gram(data))
+    if isinstance(data, str | Path) and is_archive(str(data)):
+        _refuse_reading(nan, weights)
+        folder = archives.folder_of(data)
+        moments, record = archives.read(folder)
+        return Given(moments, provenance_from(folder.address, record))
+    source = open_source(data)
+    provenance = {"address": source.address, "shape": list(source.shape), "dtype": str(source.dtype)}
+    if not (needs_moments or folds) and source.shape[0] < source.shape[1]:
+        w = None if weights is None else _weights(weights, source)
+        return Given(Rows.of(source.read(0, source.shape[0]), w, nan=nan, names=source.names), provenance)
+    moments = scan(source, folds=folds, nan=nan, weights=weights, progress=progress)
+    return Given(moments, provenance)
+
+
+def is_archive(address: str, storage_options: dict[str, Any] | None = None) -> bool:
+    """Tell an archive of moments from a matrix."""
+    try:
+        return archives.read_record(archives.folder_of(address, storage_options)) is not None
+    except StoreError:
+        raise
+    except (OSError, ImportError):
+        return False
+
+
+def provenance_from(address: str, record: archives.Record) -> dict[str, Any]:
+    """Say where the moments of an archive came from."""
+    return {"moments": address, **record.source, "history": record.history}
+
+
+def _listed_numbers(data: Any) -> Any:
+    """Make an array of lists of numbers; a list of sources stays one."""
+    numbers = isinstance(data, list | tuple) and data and isinstance(data[0], list | tuple | int | float | np.number)
+    return plain(data) if numbers else data
+
+
+def _is_square(data: Any) -> bool:
+    """Tell whether an array may be a Gram. What is stored somewhere is always rows."""
+    shape: tuple[Any, ...] = getattr(data, "shape", ())
+    if isinstance(data, str | Path | Source) or len(shape) != 2 or not all(isinstance(size, int) for size in shape):
+        return False
+    return shape[0] == shape[1]
+
+
+def _gram(data: Any) -> NDArray[Any]:
+    """Return a square array as a Gram, or say how to give it as what it is."""
+    way_out = "If these are rows, give rgcss_dask.scan(X) in their place."
+    if is_stored(data) or SparseSource.takes(data):
+        raise WrongKindError(
+            f"a square {type(data).__module__.split('.')[0]} {type(data).__qualname__} of shape {tuple(data.shape)} "
+            f"may be rows or a Gram. {way_out} If it is a Gram, give it as a NumPy array."
+        )
+    try:
+        return checked_gram(data)
+    except (ValueError, TypeError) as error:
+        what = "frame" if FrameSource.takes(data) else "array"
+        raise type(error)(f"a square {what} is taken for a Gram, and this is none: {error} {way_out}") from None
+
+
+def _refuse_reading(nan: str, weights: Any) -> None:
+    """Refuse options of reading where nothing is read."""
+    if nan != "raise" or weights is not None:
+        raise ValueError(
+            "nan and weights are for rows, which are read now; moments and a Gram were made before. "
+            "Give them to rgcss_dask.scan."
+        )
+
+
+def _weights(weights: Any, source: Source) -> NDArray[Any]:
+    return np.asarray(RowVector.of(weights, "weights", source.shape[0], Reading()).values[:])

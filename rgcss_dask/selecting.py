@@ -1,0 +1,228 @@
+"""The one call: columns picked from whatever holds rows, moments or a Gram."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.cluster.placement import check_where
+from rgcss_dask.cluster.progress import Callback
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.problem import Center, Columns, Problem, Scale
+from rgcss_dask.core.result import Tuning
+from rgcss_dask.core.selection import Selection, Stop
+from rgcss_dask.core.wide import Rows
+from rgcss_dask.core.words import counted, percent
+from rgcss_dask.origin import PickedFrom
+from rgcss_dask.questions import answered, answered_from_rows, validated
+from rgcss_dask.scanning.given import Given, given
+
+FOLDS = 5  # of rows that are read for lam="cv"
+TRIED_COLUMNS = 64  # at most, where cross-validation chooses their number, or lambda for a share to explain
+RESOLVED = 1e-12  # share of the squared norm that a Gram resolves
+
+
+@overload
+def select(
+    data: Any,
+    k: int | None = None,
+    *,
+    lam: float | Literal["cv"] = 1.0,
+    explained: float | None = None,
+    objective: str = "unselected",
+    include: Columns = (),
+    exclude: Columns = (),
+    center: Center = False,
+    scale: Scale = None,
+    stop: Stop | None = None,
+    bound: bool = False,
+    where: str | None = None,
+    nan: str = "raise",
+    weights: Any = None,
+    progress: bool | Callback | None = None,
+) -> Selection: ...
+
+
+@overload
+def select(
+    data: Any,
+    k: int | None = None,
+    *,
+    lam: Sequence[float] | NDArray[Any],
+    explained: float | None = None,
+    objective: str = "unselected",
+    include: Columns = (),
+    exclude: Columns = (),
+    center: Center = False,
+    scale: Scale = None,
+    stop: Stop | None = None,
+    bound: bool = False,
+    where: str | None = None,
+    nan: str = "raise",
+    weights: Any = None,
+    progress: bool | Callback | None = None,
+) -> list[Selection]: ...
+
+
+def select(
+    data: Any,
+    k: int | None = None,
+    *,
+    lam: float | str | Sequence[float] | NDArray[Any] = 1.0,
+    explained: float | None = None,
+    objective: str = "unselected",
+    include: Columns = (),
+    exclude: Columns = (),
+    center: Center = False,
+    scale: Scale = None,
+    stop: Stop | None = None,
+    bound: bool = False,
+    where: str | None = None,
+    nan: str = "raise",
+    weights: Any = None,
+    progress: bool | Callback | None = None,
+) -> Selection | list[Selection]:
+    """Pick k columns, each the one that lowers the regularised loss most.
+
+    With C the picked columns, the loss is the squared norm of A - C (C'C + lam I)^-1 C'A, over the columns not
+    picked (``objective="unselected"``) or over all of them (``"all"``). ``lam=0`` is plain greedy column subset
+    selection. Time O(k n^2) after the pass over rows, if rows are given: each pick reads half of the Gram once; memory
+    one Gram and k n numbers, or up to 3 k n for each of several lambdas.
+
+    Parameters
+    ----------
+    data : anything `scan` takes (a path, an array, a frame, a DataArray, an AnnData), which is read once; or `Moments`,
+        or the path of theirs, which spares the reading next time; or an n x n Gram; or a `Factor`.
+        A square array, list or frame in memory is always taken for a Gram, and refused if it is not symmetric; of
+        square rows give ``scan(rows)``. Whatever is not square, and whatever a path leads to, is rows. Something
+        square that is not in memory, such as a Dask array, is refused, as it could be either.
+    k : how many columns, those in ``include`` counted. With ``explained`` it is the most, by default all columns.
+    lam : lambda on the prepared Gram, or several: their paths then share the reads of a large Gram. ``"cv"`` takes the
+        one with the smallest loss on held-out rows for k columns, by `cross_validate`, which tells more: of moments
+        the folds are used, rows are read in 5.
+    explained : pick the fewest columns, in order, that explain this share of the squared norm, or of the variation with
+        ``center=True``: 0.9, for example. With ``lam="cv"``, lambda is chosen for k columns, at most 64 by default.
+    objective : what counts, the error of the columns not picked, ``"unselected"``, or of ``"all"``.
+    include, exclude : columns (indices or names) taken first, in this order, and columns never taken. Excluded
+        columns still count in the loss.
+    center, scale : preparation of `Moments`, see `Moments.preparation`. By default columns are taken as they are; where
+        their sizes differ much a warning says so.
+    stop : end before k by loss or bound, see `Stop`.
+    bound : also compute the tight lower bound after each pick; one eigenvalue decomposition, O(n^3).
+    where : for moments that `scan` left on a cluster: ``"scheduler"`` (the default) brings what is needed from their
+        worker to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"``
+        fetches them. Other sources are worked on in this process.
+    nan, weights, progress : of rows that are read, see `scan`.
+
+    Returns
+    -------
+    `Selection`, or a list of them when ``lam`` is a sequence. It keeps what it was picked from, for `report`, ``save``
+    and `refine`: moments live as long as it does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rgcss_dask import select
+    >>> rows = np.random.default_rng(0).normal(size=(100, 3)) @ np.random.default_rng(1).normal(size=(3, 6))
+    >>> select(rows, 2, center=True)
+    2 of 6 columns keep 97.3 % of the variation, with lambda = 1.
+    Picked, in order: 5, 3.
+
+    Notes
+    -----
+    With M = I - C (C'C + lam I)^-1 C', H = A'MA and R = A'M^2 A, picking i lowers the loss by
+    2 rho_i / alpha_i - R_ii eta_i / alpha_i^2, where alpha_i = lam + H_ii, eta_i = sum_j H_ij^2 and
+    rho_i = sum_j H_ij R_ij. This is the paper's algorithm; as printed there it does not minimise the loss. Errata,
+    each checked against brute force: in step 3, x_i'x_i multiplies the whole bracket -2/alpha_i - x_ii/alpha_i^2; in
+    delta the last term is negative, and the third needs each pick's own (x~_ww - x_ww)/alpha_w^2 between W and
+    W'; the update of x~_ii uses x~_ww - x_ww (not x~_ii - x_ii) and -x_wi^2/alpha_w (not -x_wi/alpha_w); the
+    last term of the loss identity is divided by alpha_w^2.
+
+    Subtracting large numbers loses digits, so eta and rho are recomputed from G and the picks whenever the loss has
+    fallen far or a gain proves inexact; tracked and recomputed loss agree to 1e-9 of the loss plus 1e-12 of the
+    start, plus what rounding in the Gram itself does (``Selection.rounding``). With lam near 0 that is more the less
+    earlier picks have left of a column: where it shows there is a warning, and with some 1e-14 left of it a column
+    is not picked any more.
+    """
+    tunes = isinstance(lam, str)
+    if isinstance(lam, str) and lam != "cv":
+        raise ValueError(f"lam must be a number, several, or 'cv'; got {lam!r}.")
+    stop = stop_at(explained, stop)
+    problem = Problem(objective, 1.0 if tunes else lam, include, exclude, center, scale, stop)  # type: ignore[arg-type]
+    if k is None and explained is None:
+        raise ValueError("say how many columns: k, such as select(data, 10), or a share, select(data, explained=0.9).")
+    found = given(data, folds=FOLDS if tunes else None, nan=nan, weights=weights, progress=progress)
+    k = most_columns(_width(found.source), k, problem, tunes=tunes)
+    picked, tuning = _picked(found, k, problem, tunes=tunes, bound=bound, where=where)
+    for selection in picked:
+        warn_of_shortfall(selection, explained, k)
+    asked = {"k": k, "lam": "cv" if tunes else np.asarray(lam).tolist(), "explained": explained, "objective": objective}
+    asked |= {"nan": nan, "center": _said(center), "scale": _said(scale)}
+    asked |= {"include": list(include), "exclude": list(exclude)}
+    asked = {name: value for name, value in asked.items() if value not in (None, [], False)}
+    origin = PickedFrom.of(found.source, {**found.provenance, "asked": asked}, tuning)
+    picked = [selection.known(origin) for selection in picked]
+    return picked if np.ndim(lam) else picked[0]
+
+
+def stop_at(explained: float | None, stop: Stop | None) -> Stop:
+    """Return rules that end a selection where a share is explained, beside those that were given."""
+    stop = stop or Stop()
+    if explained is None:
+        return stop
+    if isinstance(explained, bool) or not 0 < explained <= 1:
+        raise ValueError(f"explained must be a share above 0 and at most 1, such as 0.9; got {explained!r}.")
+    if stop.loss is not None:
+        raise ValueError("explained=share is stop=Stop(loss=1 - share): give one of them.")
+    return replace(stop, loss=max(1.0 - explained, RESOLVED))
+
+
+def most_columns(n: int, k: int | None, problem: Problem, *, tunes: bool) -> int:
+    """Return the most columns to pick: as many as were asked for, or as may be picked."""
+    if k is not None:
+        return k
+    free = n - len(problem.exclude)
+    return max(min(free, TRIED_COLUMNS), len(problem.include)) if tunes else free
+
+
+def warn_of_shortfall(picked: Selection, explained: float | None, most: int) -> None:
+    """Say that fewer columns were allowed than the share needs."""
+    if explained is not None and picked.k == most and picked.explained[-1] < explained - RESOLVED:
+        reached = percent(picked.explained[-1], 2)
+        warnings.warn(
+            f"{counted(picked.k, 'column')}, the most that were allowed, explain {reached} and not the "
+            f"{100 * explained:g} % asked for. Allow more columns, or ask for less.",
+            stacklevel=3,
+        )
+
+
+def _picked(
+    found: Given, k: int, problem: Problem, *, tunes: bool, bound: bool, where: str | None
+) -> tuple[list[Selection], Tuning | None]:
+    """Return a selection for each lambda, and how lambda was chosen if it was."""
+    source = found.source
+    if isinstance(source, Rows):
+        check_where(where, source)
+        return answered_from_rows(source, k, problem, bound=bound)[0], None
+    if not tunes:
+        return answered(source, k, problem, bound=bound, where=where), None
+    if not isinstance(source, Moments):
+        raise ValueError("lam='cv' needs rows or moments with folds; of a Gram or a factor no row can be held out.")
+    tuned = validated(source, k, problem, fixed_k=True, where=where)
+    if not bound:
+        return [tuned.selection], tuned.summary
+    return answered(source, k, problem.at(tuned.lam), bound=True, where=where), tuned.summary
+
+
+def _width(source: Any) -> int:
+    return len(source) if isinstance(source, np.ndarray) else int(source.n)
+
+
+def _said(preparation: Any) -> Any:
+    """Say of values of one's own only that they were given."""
+    return "given values" if np.ndim(preparation) else preparation
