@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -122,6 +123,21 @@ def validated(
     need = memory_needs.tune_need(moments.n, _count(k, moments.n), count, len(moments.folds))
     found: CrossValidation = ask(_validate, moments, k, problem, need=need, where=where, **options)
     return found
+
+
+def validated_for_share(moments: Moments, most: int, problem: Problem, *, where: str | None = None) -> CrossValidation:
+    """Choose lambda for as many columns as the share of the problem takes, at most ``most``.
+
+    For all columns, or many more than are picked in the end, every lambda is as good. So each lambda first says how
+    many columns it needs on all rows; for the fewest of these the one with the smallest held-out loss is taken.
+    """
+    tuned = validated(moments, most, problem.without_stop(), fixed_k=True, where=where)
+    with recorded_warnings():  # said of the moments before, or of lambdas that are not taken
+        paths = answered(moments, most, problem.at(tuned.lams), where=where)
+    fewest = min(len(path) for path in paths)
+    lam = tuned.best_lam(fewest)
+    picked = paths[int(np.flatnonzero(tuned.lams == lam)[0])]
+    return replace(tuned, lam=lam, k=len(picked), selection=picked)
 
 
 def stability(

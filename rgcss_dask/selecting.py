@@ -19,7 +19,7 @@ from rgcss_dask.core.selection import Selection, Stop
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.core.words import counted, percent
 from rgcss_dask.origin import PickedFrom
-from rgcss_dask.questions import answered, answered_from_rows, validated
+from rgcss_dask.questions import answered, answered_from_rows, validated, validated_for_share
 from rgcss_dask.scanning.given import Given, given
 
 FOLDS = 5  # of rows that are read for lam="cv"
@@ -106,7 +106,8 @@ def select(
         one with the smallest loss on held-out rows for k columns, by `cross_validate`, which tells more: of moments
         the folds are used, rows are read in 5.
     explained : pick the fewest columns, in order, that explain this share of the squared norm, or of the variation with
-        ``center=True``: 0.9, for example. With ``lam="cv"``, lambda is chosen for k columns, at most 64 by default.
+        ``center=True``: 0.9, for example. With ``lam="cv"``, lambda is the one with the smallest held-out loss for
+        as many columns as that takes, and k at most 64 by default.
     objective : what counts, the error of the columns not picked, ``"unselected"``, or of ``"all"``.
     include, exclude : columns (indices or names) taken first, in this order, and columns never taken. Excluded
         columns still count in the loss.
@@ -154,11 +155,14 @@ def select(
         raise ValueError(f"lam must be a number, several, or 'cv'; got {lam!r}.")
     stop = stop_at(explained, stop)
     problem = Problem(objective, 1.0 if tunes else lam, include, exclude, center, scale, stop)  # type: ignore[arg-type]
+    if isinstance(k, float) and 0 < k < 1:
+        raise ValueError(f"k is a number of columns; for a share to explain give explained={k:g}.")
     if k is None and explained is None:
         raise ValueError("say how many columns: k, such as select(data, 10), or a share, select(data, explained=0.9).")
     found = given(data, folds=FOLDS if tunes else None, nan=nan, weights=weights, progress=progress)
+    problem = problem if found.names is None else problem.by_index(len(found.names), found.names)
     k = most_columns(_width(found.source), k, problem, tunes=tunes)
-    picked, tuning = _picked(found, k, problem, tunes=tunes, bound=bound, where=where)
+    picked, tuning = _picked(found, k, problem, tunes=tunes, explained=explained, bound=bound, where=where)
     for selection in picked:
         warn_of_shortfall(selection, explained, k)
     asked = {"k": k, "lam": "cv" if tunes else np.asarray(lam).tolist(), "explained": explained, "objective": objective}
@@ -166,8 +170,13 @@ def select(
     asked |= {"include": list(include), "exclude": list(exclude)}
     asked = {name: value for name, value in asked.items() if value not in (None, [], False)}
     origin = PickedFrom.of(found.source, {**found.provenance, "asked": asked}, tuning)
-    picked = [selection.known(origin) for selection in picked]
+    picked = [_named(selection, found.names).known(origin) for selection in picked]
     return picked if np.ndim(lam) else picked[0]
+
+
+def _named(picked: Selection, names: tuple[str, ...] | None) -> Selection:
+    """Give a selection the names that came with a Gram."""
+    return picked if names is None else replace(picked, names=tuple(names[j] for j in picked.columns), all_names=names)
 
 
 def stop_at(explained: float | None, stop: Stop | None) -> Stop:
@@ -202,7 +211,14 @@ def warn_of_shortfall(picked: Selection, explained: float | None, most: int) -> 
 
 
 def _picked(
-    found: Given, k: int, problem: Problem, *, tunes: bool, bound: bool, where: str | None
+    found: Given,
+    k: int,
+    problem: Problem,
+    *,
+    tunes: bool,
+    explained: float | None,
+    bound: bool,
+    where: str | None,
 ) -> tuple[list[Selection], Tuning | None]:
     """Return a selection for each lambda, and how lambda was chosen if it was."""
     source = found.source
@@ -213,7 +229,10 @@ def _picked(
         return answered(source, k, problem, bound=bound, where=where), None
     if not isinstance(source, Moments):
         raise ValueError("lam='cv' needs rows or moments with folds; of a Gram or a factor no row can be held out.")
-    tuned = validated(source, k, problem, fixed_k=True, where=where)
+    if explained is None:
+        tuned = validated(source, k, problem, fixed_k=True, where=where)
+    else:
+        tuned = validated_for_share(source, k, problem, where=where)
     if not bound:
         return [tuned.selection], tuned.summary
     return answered(source, k, problem.at(tuned.lam), bound=True, where=where), tuned.summary

@@ -162,6 +162,33 @@ def test_as_many_columns_as_explain_a_share(lam, share):
     assert np.all(found.explained[:-1] < share)
 
 
+def test_lambda_is_chosen_for_as_many_columns_as_the_share_takes():
+    """For all columns every lambda leaves nothing, so that the largest would win; it may need twice the columns."""
+    X = rows(n=30, m=400)
+    found = rg.select(X, explained=0.8, lam="cv", center=True)
+    tuned = rg.cross_validate(rg.scan(X, folds=5), 30, center=True)
+    fewest = min(rg.select(X, explained=0.8, lam=lam, center=True).k for lam in tuned.lams)
+    assert found.lam == tuned.best_lam(fewest)
+    assert found.k <= fewest + 1
+    e = rg.RGCSS(0.8, lam="cv", center=True).fit(X)
+    assert (e.lam_, e.selected_.tolist()) == (found.lam, found.columns.tolist())
+    assert e.cv_results_.k == found.k == found.result().tuning.k
+    assert "1 to 30 columns" in e.cv_results_.words
+
+
+def test_names_come_along_with_a_gram_that_is_a_frame():
+    G = FRAME.corr()
+    found = rg.select(G, K, include=["c5"], exclude=["c0"])
+    assert found.names == tuple(NAMES[j] for j in found.columns)
+    assert found.names[0] == "c5"
+    assert "c0" not in found.names
+
+
+def test_a_share_in_the_place_of_k_is_said():
+    with pytest.raises(ValueError, match=r"k is a number of columns; for a share to explain give explained=0\.9"):
+        rg.select(A, 0.9)
+
+
 def test_all_of_it_with_lambda_zero():
     exact = rows()[:, :4] @ np.random.default_rng(1).normal(size=(4, 8))
     assert rg.select(exact, explained=1.0, lam=0.0).k == 4

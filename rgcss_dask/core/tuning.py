@@ -178,7 +178,7 @@ def _grid_words(result: CrossValidation) -> str:
 
 
 def _size_words(result: CrossValidation) -> str:
-    if result.fixed_k or result.tried == 1:
+    if result.fixed_k and result.k == result.tried:
         return f"exactly {counted(result.tried, 'column')}"
     return f"1 to {counted(result.tried, 'column')}"
 

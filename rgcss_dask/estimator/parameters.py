@@ -17,7 +17,7 @@ from rgcss_dask.core.objective import objective_named
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.selection import Stop
 from rgcss_dask.core.tuning import CrossValidation
-from rgcss_dask.questions import rank_outside_folds, validated
+from rgcss_dask.questions import rank_outside_folds, validated, validated_for_share
 from rgcss_dask.selecting import TRIED_COLUMNS, most_columns, stop_at
 
 DEFAULT_COLUMNS = 10
@@ -143,6 +143,8 @@ class Parameters:
         count = self._most(moments) if self.chooses_count else self.count(moments.n)
         lams = None if self.lam == "cv" else [float(self.lam)]
         rule: dict[str, Any] = {"one_se": self.chooses_count, "fixed_k": not self.chooses_count}
+        if self.share is not None:
+            return validated_for_share(moments, count, self.problem, where=self.where)
         found = validated(moments, count, self.problem, lams=lams, where=self.where, **rule)
         if found.at_the_cap:
             warnings.warn(

@@ -31,6 +31,7 @@ class Given:
 
     source: Moments | Rows | Factor | NDArray[Any]  # an array is a Gram
     provenance: dict[str, Any] = field(default_factory=dict)
+    names: tuple[str, ...] | None = None  # of the columns of a Gram that is a frame; others know theirs
 
 
 def given(
@@ -49,7 +50,11 @@ def given(
     data = _listed_numbers(data)
     if isinstance(data, Moments | Factor | Rows) or _is_square(data):
         _refuse_reading(nan, weights)
-        return Given(data if isinstance(data, Moments | Factor | Rows) else _gram(data))
+        if isinstance(data, Moments | Factor | Rows):
+            return Given(data)
+        labels = data.columns if FrameSource.takes(data) else ()
+        names = tuple(labels) if len(labels) and all(isinstance(name, str) for name in labels) else None
+        return Given(_gram(data), names=names)
     if isinstance(data, str | Path) and is_archive(str(data)):
         _refuse_reading(nan, weights)
         folder = archives.folder_of(data)
