@@ -632,9 +632,9 @@ def test_columns_that_differ_are_named(X):
     ("how", "message"),
     [
         ({"n_features_to_select": 21}, "at most n_features=20; got 21"),
-        ({"n_features_to_select": 0}, "a whole number from 1; got 0"),
-        ({"n_features_to_select": 2.5}, "a whole number from 1; got 2.5"),
-        ({"n_features_to_select": "all"}, "a whole number from 1; got 'all'"),
+        ({"n_features_to_select": 0}, "a whole number from 1, or a share to explain between 0 and 1; got 0"),
+        ({"n_features_to_select": 2.5}, "as a number of columns it must be a whole number; got 2.5"),
+        ({"n_features_to_select": "all"}, "a whole number from 1, or a share to explain between 0 and 1; got 'all'"),
         ({"lam": -1.0}, "lam must be a finite number, 0 or more; got -1"),
         ({"lam": "auto"}, "lam must be a number or 'cv'; got 'auto'"),
         ({"objective": "some"}, "objective must be 'unselected' or 'all'; got 'some'"),

@@ -146,7 +146,7 @@ class Parameters:
         if self.share is not None:
             return validated_for_share(moments, count, self.problem, where=self.where)
         found = validated(moments, count, self.problem, lams=lams, where=self.where, **rule)
-        if found.at_the_cap:
+        if found.at_the_cap and count == TRIED_COLUMNS:  # not where the rank of the folds allows no more
             warnings.warn(
                 f"cross-validation chose {found.k} columns, the most that were tried of {moments.n}; more may be "
                 "better still. Give n_features_to_select as a number, or cross_validate moments with a larger k.",
