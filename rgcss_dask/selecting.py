@@ -41,10 +41,10 @@ def select(
     scale: Scale = None,
     stop: Stop | None = None,
     bound: bool = False,
-    where: str | None = None,
     nan: str = "raise",
     weights: Any = None,
     progress: bool | Callback | None = None,
+    where: str | None = None,
 ) -> Selection: ...
 
 
@@ -62,10 +62,10 @@ def select(
     scale: Scale = None,
     stop: Stop | None = None,
     bound: bool = False,
-    where: str | None = None,
     nan: str = "raise",
     weights: Any = None,
     progress: bool | Callback | None = None,
+    where: str | None = None,
 ) -> list[Selection]: ...
 
 
@@ -82,10 +82,10 @@ def select(
     scale: Scale = None,
     stop: Stop | None = None,
     bound: bool = False,
-    where: str | None = None,
     nan: str = "raise",
     weights: Any = None,
     progress: bool | Callback | None = None,
+    where: str | None = None,
 ) -> Selection | list[Selection]:
     """Pick k columns, each the one that lowers the regularised loss most.
 
