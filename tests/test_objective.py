@@ -98,7 +98,7 @@ def test_another_objective_is_one_entry(rows, monkeypatch):
     assert np.array_equal(one.bound, other.bound)
     tuned = cross_validate(moments, 3, objective="third", lams=[0.1, 1.0])
     assert np.array_equal(tuned.held_out_loss, tuned.loss_all)
-    assert "counted over all columns, by another name" in str(tuned)
+    assert "counted over all columns, by another name" in tuned.words
     assert refine(one, moments).after <= one.loss[-1]
     assert stability(moments, 3, objective="third", resamples=3).k == 3
     assert make_result(Moments.of(rows), select(Moments.of(rows), 3, objective="third")).k == 3

@@ -338,7 +338,7 @@ def test_refine_knows_what_was_picked():
     first = rg.select(wide, K)
     swapped = rg.refine(first)
     assert swapped.after <= swapped.before
-    assert swapped.before == pytest.approx(first.loss[-1], rel=1e-9)  # what is promised of losses that are carried along
+    assert swapped.before == pytest.approx(first.loss[-1], rel=1e-9)  # as promised of tracked losses
     with pytest.raises(ValueError, match=r"give the moments, refine\(selection, moments\)"):
         rg.refine(rg.select(A.T @ A, K))
 
