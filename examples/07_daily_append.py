@@ -39,9 +39,8 @@ def main(rows: int = 50_000, days: int = 6) -> None:
             else:
                 moments = rg.append(archive, data, progress=note)
             picked = rg.select(moments, 3, center=True)
-            print(
-                f"day {day}: {moments.rows:>8,} rows, {max(read):>7,} read; columns {picked.columns.tolist()}; {picked}"
-            )
+            columns = picked.columns.tolist()
+            print(f"day {day}: {moments.rows:>8,} rows, {max(read):>7,} read; columns {columns}; {picked.sentence}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import rgcss_dask as rg
 
+pytestmark = pytest.mark.filterwarnings("ignore:columns differ so much in size")  # as random scales make them
+
 
 @st.composite
 def problems(draw):
