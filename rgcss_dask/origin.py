@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rgcss_dask.archive.result_file import save_result
 from rgcss_dask.cluster.placement import ask
 from rgcss_dask.cluster.remote_moments import RemoteMoments
@@ -14,6 +16,19 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.result import Result, Tuning, make_result
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.wide import Rows
+
+
+def as_asked(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what was asked for as a file can keep it, without what was not; 0 is asked for, and is not False."""
+    plain = {name: _plain(value) for name, value in values.items()}
+    return {name: value for name, value in plain.items() if not (value is None or value is False or value == [])}
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers of NumPy as those of Python, and sequences of them as lists."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True, eq=False)

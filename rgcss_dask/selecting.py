@@ -18,7 +18,7 @@ from rgcss_dask.core.result import Tuning
 from rgcss_dask.core.selection import Selection, Stop
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.core.words import counted, percent
-from rgcss_dask.origin import PickedFrom
+from rgcss_dask.origin import PickedFrom, as_asked
 from rgcss_dask.questions import answered, answered_from_rows, validated, validated_for_share
 from rgcss_dask.scanning.given import Given, given
 
@@ -165,11 +165,10 @@ def select(
     picked, tuning = _picked(found, k, problem, tunes=tunes, explained=explained, bound=bound, where=where)
     for selection in picked:
         warn_of_shortfall(selection, explained, k)
-    asked = {"k": k, "lam": "cv" if tunes else np.asarray(lam).tolist(), "explained": explained, "objective": objective}
+    asked: dict[str, Any] = {"k": k, "lam": lam, "explained": explained, "objective": objective}
     asked |= {"nan": nan, "center": _said(center), "scale": _said(scale)}
     asked |= {"include": list(include), "exclude": list(exclude)}
-    asked = {name: value for name, value in asked.items() if value not in (None, [], False)}
-    origin = PickedFrom.of(found.source, {**found.provenance, "asked": asked}, tuning)
+    origin = PickedFrom.of(found.source, {**found.provenance, "asked": as_asked(asked)}, tuning)
     picked = [_named(selection, found.names).known(origin) for selection in picked]
     return picked if np.ndim(lam) else picked[0]
 

@@ -20,7 +20,7 @@ from rgcss_dask.core.wide import Rows
 from rgcss_dask.io.files import Folder, order_in_words
 from rgcss_dask.io.outputs import refuse_inputs
 from rgcss_dask.io.sizes import parse_memory
-from rgcss_dask.origin import PickedFrom
+from rgcss_dask.origin import PickedFrom, as_asked
 from rgcss_dask.questions import answered, answered_from_rows, improved, resampled, validated
 from rgcss_dask.runtime.memory_limit import default_budget
 from rgcss_dask.scanning.given import is_archive as is_archive
@@ -149,8 +149,9 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
     if isinstance(source, Moments) and source.groups and picked.k:
         trust = resampled(source, picked.k, question.problem.at(picked.lam)).summary
         say(trust.words)
-    asked = {name: value for name, value in asdict(question).items() if value not in (None, (), False)}
-    origin = PickedFrom(source, {**provenance, "asked": asked}, None if tuned is None else tuned.summary)
+    origin = PickedFrom(
+        source, {**provenance, "asked": as_asked(asdict(question))}, None if tuned is None else tuned.summary
+    )
     return origin.result(picked, trust=trust)
 
 

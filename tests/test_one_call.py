@@ -17,6 +17,7 @@ import rgcss_dask as rg
 from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.sizes import size_remark
+from rgcss_dask.workflow import Question, answer
 
 K = 3
 
@@ -465,3 +466,31 @@ def test_batches_go_on_after_a_pickle_without_folds():
 def test_a_report_of_a_pickled_estimator(tmp_path):
     again = pickle.loads(pickle.dumps(rg.RGCSS(K, lam="cv").fit(FRAME)))
     assert rg.report(again, tmp_path / "r.html").sentence
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"k": np.int64(2)}, {"k": 2}),
+        ({"explained": np.float64(0.5)}, {"explained": 0.5}),
+        ({"k": K, "lam": 0.0}, {"lam": 0.0}),
+        ({"k": K, "lam": np.float32(2)}, {"lam": 2.0}),
+        ({"k": K, "include": np.array([1])}, {"include": [1]}),
+        ({"k": K, "center": np.True_, "scale": np.True_}, {"center": True, "scale": True}),
+        ({"k": K, "scale": np.float64(3)}, {"scale": 3.0}),
+        ({"k": K, "center": A.mean(axis=0)}, {"center": "given values"}),
+    ],
+)
+def test_numbers_of_numpy_are_asked_and_kept_as_those_of_python(tmp_path, given, kept):
+    rg.select(A, **given).save(tmp_path / "r.json")
+    assert rg.load_result(tmp_path / "r.json").provenance["asked"].items() >= kept.items()
+
+
+def test_lambda_0_is_part_of_what_was_asked_at_every_door(tmp_path):
+    said = [
+        rg.select(A, K, lam=0.0).result(),
+        rg.RGCSS(np.int64(K), lam=0.0).fit(A).result(),
+        answer(rg.Moments.of(A), Question(k=K, lam=0.0), {}, say=str),
+    ]
+    assert [result.provenance["asked"]["lam"] for result in said] == [0.0] * 3
+    assert said[1].provenance["asked"]["n_features_to_select"] == K

@@ -20,7 +20,7 @@ from rgcss_dask.core.solver.gram import Factor
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.estimator.columns import KnowsItsColumns
 from rgcss_dask.estimator.parameters import is_plain
-from rgcss_dask.origin import PickedFrom
+from rgcss_dask.origin import PickedFrom, as_asked
 from rgcss_dask.questions import tight_bound
 
 Array = NDArray[np.float64]
@@ -78,7 +78,7 @@ class TellsItsResult(KnowsItsColumns):
         check_is_fitted(self)
         tuned = getattr(self, "cv_results_", None)
         asked = {name: value for name, value in self.get_params().items() if is_plain(value)}
-        provenance = {"estimator": type(self).__name__, "asked": asked}
+        provenance = {"estimator": type(self).__name__, "asked": as_asked(asked)}
         origin = PickedFrom.of(self._rows or self.moments_, provenance, None if tuned is None else tuned.summary)
         return self.selection_.known(origin).result(**shown)
 

@@ -164,8 +164,8 @@ class Parameters:
 
 
 def is_plain(value: Any) -> bool:
-    """Tell a parameter that a result can keep, and that was given."""
-    return isinstance(value, str | int | float) and value is not False
+    """Tell a parameter that a result can keep."""
+    return isinstance(value, str | int | float | np.number | np.bool_)
 
 
 def _given(columns: Any) -> Any:
