@@ -68,34 +68,68 @@ def cross_validate(
     fixed_k: bool = False,
     where: str | None = None,
 ) -> CrossValidation:
-    """Choose lambda and the number of columns by the loss on rows that were not used to choose or to fit.
+    """Choose lambda and the number of columns by the loss on rows that were used neither to choose nor to fit.
 
     For each fold, columns and weights are learnt on the other folds, for all lambdas together, and every prefix of the
-    picks is measured on the fold. Centring and scaling are learnt on the other folds too. Nothing but moments is
-    needed, so there is no further pass. Time O(folds k n^2 lambdas), memory some four Grams besides the moments.
+    picks is measured on the fold. Centring and scaling are learnt on the other folds too. Only the moments are needed,
+    so no row is read again. Time O(folds k n^2 lambdas), memory some four Grams besides the moments.
 
-    Folds must differ from each other as new data will differ. Those of a pass are drawn row by row; where neighbouring
-    rows belong together (a time series, pictures of one person) they promise too much, and whole runs of rows are
-    better held out: ``cross_validate(dataclasses.replace(moments, folds=moments.groups), k)``.
+    Folds must differ from each other as new data will differ. `scan` assigns rows to folds one by one. Where
+    neighbouring rows belong together (a time series, pictures of one person) such folds promise too much; then hold out
+    whole runs of rows: ``cross_validate(dataclasses.replace(moments, folds=moments.groups), k)``.
 
     Parameters
     ----------
-    moments : moments with folds kept apart, ``scan(source, folds=5)``.
-    k : the most columns to pick.
-    lams : lambdas to try, the same number for the rows of K - 1 folds and for all rows, as the paper uses its 1.
-    lam_per_row : instead of ``lams``: lambda is this times the weight of the rows it is applied to. The Gram grows with
-        the rows, so lambda = 1 is a strong penalty at a thousand rows and none at a billion; a lambda per row
-        means the same at both. What was learnt on K - 1 folds then carries over to all rows with the same shrinkage.
-        Default: 13 values per row from the spectrum of the Gram (`grid.default_grid`); they are in the result.
-    objective : what the selection minimises, see `select`.
-    measure : the held-out loss that decides, over ``"all"`` columns (the paper's) or those ``"unselected"``; default
-        as ``objective``. Both are in the result.
-    include, exclude, center, scale : as in `select`.
-    one_se : choose the fewest columns, then the largest lambda, within one standard error of the smallest loss.
-    fixed_k : choose lambda for exactly k columns, instead of at most k.
-    where : for moments that `scan` left on a cluster: ``"scheduler"`` (the default) brings what is needed from their
-        worker to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"``
-        fetches them. Other sources are worked on in this process.
+    moments : Moments
+        Moments with folds kept apart, ``scan(source, folds=5)``.
+    k : int
+        The most columns to pick.
+    lams : sequence of float, optional
+        Lambdas to try: the same number for the rows of K - 1 folds and for all rows, as the paper uses its 1.
+    lam_per_row : sequence of float, optional
+        Instead of ``lams``: lambda is this value times the weight of the rows it is applied to. The Gram grows with the
+        rows, so lambda = 1 is a strong penalty at a thousand rows and a negligible one at a billion; a lambda per row
+        means the same at both. Default: 13 values per row from the spectrum of the Gram, which are in the result.
+    objective : {"unselected", "all"}, default="unselected"
+        What the selection minimises, see `select`.
+    measure : {"unselected", "all"}, optional
+        The held-out loss that decides, over all columns (the paper's) or over those that were not picked. Default: as
+        ``objective``. Both are in the result.
+    include : sequence of int or str, optional
+        Columns that are picked first, see `select`.
+    exclude : sequence of int or str, optional
+        Columns that are never picked, see `select`.
+    center : bool or array of shape (n,), default=False
+        Whether columns are centred, see `select`.
+    scale : {None, "std"}, bool, float or array of shape (n,), default=None
+        What columns are divided by, see `select`.
+    one_se : bool, default=False
+        Choose the fewest columns, then the largest lambda, within one standard error of the smallest loss.
+    fixed_k : bool, default=False
+        Choose lambda for exactly k columns, instead of at most k.
+    where : {"scheduler", "worker", "client"}, optional
+        For moments that `scan` left on a cluster. ``"scheduler"`` (the default) brings what is needed from their worker
+        to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"`` fetches
+        them. Other sources are worked on in this process.
+
+    Returns
+    -------
+    CrossValidation
+        Every held-out loss, the lambda and k that were chosen, and the selection with these on all rows.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> import rgcss_dask as rg
+    >>> moments = rg.scan(load_wine(as_frame=True).data, folds=5)
+    >>> tuned = rg.cross_validate(moments, 8, center=True, scale="std", lam_per_row=[1e-3, 1e-2, 0.1, 1], one_se=True)
+    >>> tuned.k
+    8
+    >>> tuned.held_out_loss.shape  # lambdas, numbers of columns, folds
+    (4, 8, 5)
+    >>> print(tuned.sentence)  # doctest: +NORMALIZE_WHITESPACE, +ELLIPSIS
+    lambda = 17.8 (0.1 per row) and 8 columns, the most that were tried, chosen by 5-fold cross-validation, leave
+    ... % of the squared norm of unseen rows unexplained (standard error ... %).
     """
     problem = Problem(objective=objective, include=include, exclude=exclude, center=center, scale=scale)
     found = validated(
@@ -158,21 +192,57 @@ def stability(
 ) -> Stability:
     """Select on bootstrap resamples of the row groups and say how much the selections agree.
 
-    A resample draws as many groups as there are, with repetition: a block bootstrap, so rows that depend on their
-    neighbours stay together. Its moments are a weighted sum of those of the groups, so no row is read again.
-    Time O(resamples n^2 (groups + k)).
+    A resample draws as many groups as there are, with repetition. This is a block bootstrap: rows that depend on their
+    neighbours stay together. The moments of a resample are a weighted sum of those of the groups, so no row is read
+    again. Time O(resamples n^2 (groups + k)).
 
     Parameters
     ----------
-    moments : moments with groups kept apart, ``scan(source, groups=100)``.
-    lam, lam_per_row : lambda, or lambda per row, which is multiplied by the weight of each resample.
-    k, objective, include, exclude, center, scale : as in `select`; centring and scaling are learnt on each resample.
-    resamples, seed : how many, and from which random numbers.
-    memory : bytes to use at most besides the moments; default as many as the moments and their groups take.
-        More memory forms more Grams in one product.
-    where : for moments that `scan` left on a cluster: ``"scheduler"`` (the default) brings what is needed from their
-        worker to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"``
-        fetches them. Other sources are worked on in this process.
+    moments : Moments
+        Moments with groups kept apart, ``scan(source, groups=100)``.
+    k : int
+        How many columns each selection picks.
+    lam : float, default=1.0
+        Lambda on the Gram of each resample.
+    lam_per_row : float, optional
+        Instead of ``lam``: lambda is this value times the weight of each resample.
+    objective : {"unselected", "all"}, default="unselected"
+        What the selections minimise, see `select`.
+    include : sequence of int or str, optional
+        Columns that are picked first, see `select`.
+    exclude : sequence of int or str, optional
+        Columns that are never picked, see `select`.
+    center : bool or array of shape (n,), default=False
+        Whether columns are centred, see `select`; means are learnt on each resample.
+    scale : {None, "std"}, bool, float or array of shape (n,), default=None
+        What columns are divided by, see `select`; standard deviations are learnt on each resample.
+    resamples : int, default=100
+        How many resamples.
+    seed : int, default=0
+        Seed of the random numbers.
+    memory : int, optional
+        Bytes to use at most besides the moments; by default as many as the moments and their groups take. With more
+        memory, more Grams are formed in one product.
+    where : {"scheduler", "worker", "client"}, optional
+        For moments that `scan` left on a cluster. ``"scheduler"`` (the default) brings what is needed from their worker
+        to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"`` fetches
+        them. Other sources are worked on in this process.
+
+    Returns
+    -------
+    Stability
+        The mean Jaccard index of all pairs of selections, its expectation by chance, and how often each column was
+        picked.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> import rgcss_dask as rg
+    >>> moments = rg.scan(load_wine(as_frame=True).data, groups=40)
+    >>> trust = rg.stability(moments, 4, center=True, scale="std", resamples=50)
+    >>> print(trust)  # doctest: +NORMALIZE_WHITESPACE, +ELLIPSIS
+    50 selections of 4 of 13 columns on bootstrap resamples of 40 row groups: two of them have on average ... % of the
+    columns that either has in common (Jaccard index); random subsets would have 19.9 %. ...
     """
     problem = Problem(objective, lam, include, exclude, center, scale)
     options = {"lam_per_row": lam_per_row, "resamples": resamples, "seed": seed, "memory": memory}
@@ -197,23 +267,45 @@ def refine(
     sweeps: int = 20,
     where: str | None = None,
 ) -> Refinement:
-    """Exchange picked columns for others, one at a time, while that lowers the regularised loss.
+    """Swap picked columns for others, one at a time, while that lowers the regularised loss.
 
     A sweep scores all k (n - k) swaps at once from the Gram, O(n^2 k), then makes the best of them one after the other
-    until one, recomputed in full, is no better. So the loss never rises, and when the swaps settle no single
-    exchange would lower it. In 100 random factor models of 8 to 12 columns the greedy selection was the best of all
-    subsets 19 times, the refined one 87 times.
+    until one, recomputed in full, is no better. So the loss never rises, and when the swaps settle no single swap would
+    lower it. In 100 random factor models of 8 to 12 columns the greedy selection was the best of all subsets 19 times,
+    the refined one 87 times.
 
     Parameters
     ----------
-    selection : what `select` picked; its lambda, objective, centring and scaling are used.
-    source : the moments or the Gram it was picked from, or others of the same columns; by default what it was picked
-        from.
-    include, exclude : columns that stay, and columns that are never taken in: those given to `select`.
-    sweeps : how many times at most all swaps are scored.
-    where : for moments that `scan` left on a cluster: ``"scheduler"`` (the default) brings what is needed from their
-        worker to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"``
-        fetches them. Other sources are worked on in this process.
+    selection : Selection
+        What `select` picked; its lambda, objective, centring and scaling are used.
+    source : Moments or array of shape (n, n), optional
+        The moments or the Gram it was picked from, or others of the same columns. Default: what it was picked from.
+    include : sequence of int or str, optional
+        Columns that stay: those given to `select`.
+    exclude : sequence of int or str, optional
+        Columns that are never swapped in: those given to `select`.
+    sweeps : int, default=20
+        How many times at most all swaps are scored.
+    where : {"scheduler", "worker", "client"}, optional
+        For moments that `scan` left on a cluster. ``"scheduler"`` (the default) brings what is needed from their worker
+        to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"`` fetches
+        them. Other sources are worked on in this process.
+
+    Returns
+    -------
+    Refinement
+        The selection after the swaps, and what they brought.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> import rgcss_dask as rg
+    >>> picked = rg.select(load_wine(as_frame=True).data, 4, center=True, scale="std")
+    >>> better = rg.refine(picked)
+    >>> better.swaps, better.settled
+    (0, True)
+    >>> bool(better.after <= better.before)
+    True
     """
     origin = PickedFrom.of(source) or selection.origin
     if source is None:

@@ -96,59 +96,86 @@ def select(
 
     Parameters
     ----------
-    data : anything `scan` takes (a path, an array, a frame, a DataArray, an AnnData), which is read once; or `Moments`,
-        or the path of theirs, which spares the reading next time; or an n x n Gram; or a `Factor`.
-        A square array, list or frame in memory is always taken for a Gram, and refused if it is not symmetric; of
-        square rows give ``scan(rows)``. Whatever is not square, and whatever a path leads to, is rows. Something
-        square that is not in memory, such as a Dask array, is refused, as it could be either.
-    k : how many columns, those in ``include`` counted. With ``explained`` it is the most, by default all columns.
-    lam : lambda on the prepared Gram, or several: their paths then share the reads of a large Gram. ``"cv"`` takes the
-        one with the smallest loss on held-out rows for k columns, by `cross_validate`, which tells more: of moments
-        the folds are used, rows are read in 5.
-    explained : pick the fewest columns, in order, that explain this share of the squared norm, or of the variation with
+    data : array-like, data frame, path, `Moments` or `Factor`
+        Rows, in anything that `scan` takes (a path, an array, a frame, a DataArray, an AnnData), which are read once.
+        Or `Moments`, or the path of their archive: then no row is read. Or an n x n Gram, or a `Factor`. A square
+        array, list or frame in memory is always taken for a Gram, and refused if it is not symmetric; give square rows
+        as ``scan(rows)``. Everything else in memory, and every path, is rows. A square array that is not in memory,
+        such as a Dask array, is refused, because it could be either.
+    k : int, optional
+        How many columns, including those in ``include``. With ``explained`` it is the most, by default all columns.
+    lam : float, sequence of float or ``"cv"``, default=1.0
+        Lambda on the prepared Gram. Several lambdas share the reads of a large Gram. ``"cv"`` takes the lambda with the
+        smallest loss on held-out rows for k columns, found by `cross_validate`: with the folds of the moments, or,
+        where rows are given, with 5 folds.
+    explained : float, optional
+        Pick the fewest columns, in order, that explain this share of the squared norm, or of the variation with
         ``center=True``: 0.9, for example. With ``lam="cv"``, lambda is the one with the smallest held-out loss for
-        as many columns as that takes, and k at most 64 by default.
-    objective : what counts, the error of the columns not picked, ``"unselected"``, or of ``"all"``.
-    include, exclude : columns (indices or names) taken first, in this order, and columns never taken. Excluded
-        columns still count in the loss.
-    center, scale : preparation of `Moments`, see `Moments.preparation`. By default columns are taken as they are; where
-        their sizes differ much a warning says so.
-    stop : end before k by loss or bound, see `Stop`.
-    bound : also compute the tight lower bound after each pick; one eigenvalue decomposition, O(n^3).
-    where : for moments that `scan` left on a cluster: ``"scheduler"`` (the default) brings what is needed from their
-        worker to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"``
-        fetches them. Other sources are worked on in this process.
-    nan, weights, progress : of rows that are read, see `scan`.
+        as many columns as that takes, and k is at most 64 by default.
+    objective : {"unselected", "all"}, default="unselected"
+        Whether the loss counts the columns that were not picked, or all of them.
+    include : sequence of int or str, optional
+        Columns that are picked first, in this order, by index or name.
+    exclude : sequence of int or str, optional
+        Columns that are never picked, by index or name. They still count in the loss.
+    center : bool or array of shape (n,), default=False
+        Subtract the column means, or these values, see `Moments.preparation`.
+    scale : {None, "std"}, bool, float or array of shape (n,), default=None
+        Divide by the standard deviations (``"std"`` or True), or by these values. By default columns are taken as they
+        are; where their sizes differ much, a warning says so.
+    stop : Stop, optional
+        End before k by loss or bound.
+    bound : bool, default=False
+        Also compute the tight lower bound after each pick; one eigenvalue decomposition, O(n^3).
+    nan : {"raise", "drop", "mean"}, default="raise"
+        What becomes of gaps in rows that are read, see `scan`.
+    weights : array of shape (m,), optional
+        Weights of rows that are read, see `scan`.
+    progress : bool or callable, optional
+        Progress of the reading, see `scan`.
+    where : {"scheduler", "worker", "client"}, optional
+        For moments that `scan` left on a cluster. ``"scheduler"`` (the default) brings what is needed from their worker
+        to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"`` fetches
+        them. Other sources are worked on in this process.
 
     Returns
     -------
-    `Selection`, or a list of them when ``lam`` is a sequence. It keeps what it was picked from, for `report`, ``save``
-    and `refine`: moments live as long as it does.
+    Selection or list of Selection
+        A list when ``lam`` is a sequence. A selection keeps what it was picked from, for `report`, ``save`` and
+        `refine`: the moments stay in memory as long as the selection does.
 
-    Examples
+    See Also
     --------
-    >>> import numpy as np
-    >>> from rgcss_dask import select
-    >>> rows = np.random.default_rng(0).normal(size=(100, 3)) @ np.random.default_rng(1).normal(size=(3, 6))
-    >>> select(rows, 2, center=True)
-    2 of 6 columns keep 97.3 % of the variation, with lambda = 1.
-    Picked, in order: 5, 3.
+    cross_validate : choose lambda and k together, and see every loss that was compared.
+    refine : swap picked columns for others.
+    RGCSS : the same as a scikit-learn estimator.
 
     Notes
     -----
-    With M = I - C (C'C + lam I)^-1 C', H = A'MA and R = A'M^2 A, picking i lowers the loss by
-    2 rho_i / alpha_i - R_ii eta_i / alpha_i^2, where alpha_i = lam + H_ii, eta_i = sum_j H_ij^2 and
-    rho_i = sum_j H_ij R_ij. This is the paper's algorithm; as printed there it does not minimise the loss. Errata,
-    each checked against brute force: in step 3, x_i'x_i multiplies the whole bracket -2/alpha_i - x_ii/alpha_i^2; in
-    delta the last term is negative, and the third needs each pick's own (x~_ww - x_ww)/alpha_w^2 between W and
-    W'; the update of x~_ii uses x~_ww - x_ww (not x~_ii - x_ii) and -x_wi^2/alpha_w (not -x_wi/alpha_w); the
-    last term of the loss identity is divided by alpha_w^2.
+    With M = I - C (C'C + lam I)^-1 C', H = A'MA and R = A'M^2 A, picking i lowers the loss by 2 rho_i / alpha_i - R_ii
+    eta_i / alpha_i^2, where alpha_i = lam + H_ii, eta_i = sum_j H_ij^2 and rho_i = sum_j H_ij R_ij. This is the paper's
+    algorithm; as printed there it does not minimise the loss. The errata are listed in the documentation.
 
-    Subtracting large numbers loses digits, so eta and rho are recomputed from G and the picks whenever the loss has
-    fallen far or a gain proves inexact; tracked and recomputed loss agree to 1e-9 of the loss plus 1e-12 of the
-    start, plus what rounding in the Gram itself does (``Selection.rounding``). With lam near 0 that is more the less
-    earlier picks have left of a column: where it shows there is a warning, and with some 1e-14 left of it a column
-    is not picked any more.
+    Subtracting large numbers loses digits. So eta and rho are recomputed from G and the picks whenever the loss has
+    fallen far or a gain proves inexact. The tracked and the recomputed loss agree to 1e-9 of the loss plus 1e-12 of the
+    start, plus what rounding in the Gram itself does (``Selection.rounding``). With lam near 0 that rounding grows as
+    less is left of a column; where it shows there is a warning, and a column with less than some 1e-14 left is not
+    picked.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> import rgcss_dask as rg
+    >>> wines = load_wine(as_frame=True).data
+    >>> picked = rg.select(wines, 4, center=True, scale="std")
+    >>> picked
+    4 of 13 columns keep 64.6 % of the variation, with lambda = 1.
+    Picked, in order: flavanoids, color_intensity, alcalinity_of_ash, magnesium.
+    >>> rg.select(wines, explained=0.8, center=True, scale="std").names
+    ('flavanoids', 'color_intensity', 'alcalinity_of_ash', 'magnesium', 'malic_acid', 'ash', 'nonflavanoid_phenols')
+    >>> few, more = rg.select(wines, 4, lam=[1, 100], center=True, scale="std")
+    >>> more.names == few.names
+    True
     """
     tunes = isinstance(lam, str)
     if isinstance(lam, str) and lam != "cv":

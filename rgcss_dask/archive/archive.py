@@ -56,8 +56,25 @@ class Record:
 def save(moments: Moments, path: str | Path, *, storage_options: dict[str, Any] | None = None) -> None:
     """Write moments to a Zarr group at a path or fsspec URL.
 
-    A reader finds the archive that was there before or the new one, never a mixture; the moments are
-    as they were, bit for bit, when they are loaded again. A path with anything but an archive is refused.
+    A reader finds the archive that was there before or the new one, never a mixture. The moments have the same bits
+    when they are loaded again. A path with anything but an archive is refused.
+
+    Parameters
+    ----------
+    moments : Moments
+        What to write, with its folds and groups.
+    path : str or Path
+        Path or URL of the archive.
+    storage_options : dict, optional
+        Options for the file system of a URL.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import rgcss_dask as rg
+    >>> rg.save(rg.Moments.of(np.eye(3)), "moments.zarr")
+    >>> rg.load("moments.zarr")
+    <Moments of 3 rows and 3 columns>
     """
     folder = folder_of(path, storage_options)
     refuse_foreign(folder)
@@ -66,7 +83,28 @@ def save(moments: Moments, path: str | Path, *, storage_options: dict[str, Any] 
 
 
 def load(path: str | Path, *, storage_options: dict[str, Any] | None = None) -> Moments:
-    """Read moments from an archive; a damaged one is an error."""
+    """Read moments from an archive; a damaged one is an error.
+
+    Parameters
+    ----------
+    path : str or Path
+        Path or URL of the archive.
+    storage_options : dict, optional
+        Options for the file system of a URL.
+
+    Returns
+    -------
+    Moments
+        The moments with their folds and groups.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import rgcss_dask as rg
+    >>> moments = rg.scan(np.random.default_rng(0).normal(size=(100, 3)), folds=2, archive="moments.zarr")
+    >>> rg.load("moments.zarr")
+    <Moments of 100 rows and 3 columns, 2 folds>
+    """
     return read(folder_of(path, storage_options))[0]
 
 

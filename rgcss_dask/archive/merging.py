@@ -26,9 +26,28 @@ def merge(
 
     Parameters
     ----------
-    paths : archives with the same columns and the same numbers of folds and groups. They are not changed.
-    into : where to write the result, if anywhere. It may be one of the archives, to which the others are then added,
-        each once: the same call again adds nothing. That archive can still be appended to.
+    paths : sequence of str or Path
+        Archives with the same columns and the same numbers of folds and groups. They are not changed.
+    into : str or Path, optional
+        Where to write the result, if anywhere. It may be one of the archives. Then the others are added to it, each
+        once: the same call again adds nothing, and the archive can still be appended to.
+    storage_options : dict, optional
+        Options for the file system of a URL.
+
+    Returns
+    -------
+    Moments
+        The moments of all rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import rgcss_dask as rg
+    >>> for year in (2024, 2025):
+    ...     rows = np.random.default_rng(year).normal(size=(100, 3))
+    ...     moments = rg.scan(rows, archive=f"{year}.zarr")
+    >>> rg.merge(["2024.zarr", "2025.zarr"], "both.zarr")
+    <Moments of 200 rows and 3 columns>
     """
     if len(paths) == 0:
         raise ValueError("merging needs at least one archive; got an empty list.")

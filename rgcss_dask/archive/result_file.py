@@ -45,7 +45,30 @@ def result_place(path: str | Path, *, overwrite: bool = False) -> tuple[Folder, 
 
 
 def load_result(path: str | Path) -> Result:
-    """Read a result; a file that is something else, or damaged, is an error that says so."""
+    """Read a result; a file that is something else, or damaged, is an error that says so.
+
+    Parameters
+    ----------
+    path : str or Path
+        Path or URL of a file that ``save`` of a selection or ``rgcss select -o`` wrote.
+
+    Returns
+    -------
+    Result
+        The selection with its weights, bounds and losses of columns, for `report`; see ``selection``, ``weights``,
+        ``column_explained`` and ``sentence``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> import rgcss_dask as rg
+    >>> rg.select(load_wine(as_frame=True).data, 3, center=True, scale="std").save("picked.json")
+    >>> result = rg.load_result("picked.json")
+    >>> result.selection.names
+    ('flavanoids', 'color_intensity', 'alcalinity_of_ash')
+    >>> result.weights.shape
+    (3, 13)
+    """
     folder, name = place_of(path)
     where, text = without_secrets(path), folder.read(name)
     if text is None:

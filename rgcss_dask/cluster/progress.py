@@ -19,14 +19,24 @@ from rgcss_dask.core.plan import size
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a pass."""
+    """The state of a pass, as `scan` tells a function that is given as ``progress``.
 
-    rows: int  # read so far, resumed ones included
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import rgcss_dask as rg
+    >>> states = []
+    >>> moments = rg.scan(np.ones((1000, 3)), progress=states.append)
+    >>> states[-1].rows, states[-1].total_rows
+    (1000, 1000)
+    """
+
+    rows: int  #: read so far, resumed ones included
     total_rows: int
     row_bytes: int
-    seconds: float  # since the pass began
-    resumed_rows: int = 0  # of them found in checkpoints
-    spans: int = 0  # finished in this run
+    seconds: float  #: since the pass began
+    resumed_rows: int = 0  #: of them found in checkpoints
+    spans: int = 0  #: finished in this run
     total_spans: int = 0
 
     @property

@@ -35,23 +35,48 @@ def write_reduced(
     storage_options: dict[str, Any] | None = None,
     told: Told | None = None,
 ) -> int:
-    """Write the picked columns of a matrix to a new Zarr array, from the first to the last; return its rows.
+    """Write the picked columns of a matrix to a new Zarr array, in the order of the matrix; return its rows.
 
-    A selection finds them by name where there are names, whatever their order in the matrix; they are written in
+    A selection finds its columns by name where there are names, whatever their order in the matrix. They are written in
     the order of the columns that were selected from.
 
     Rows are read once, a few megabytes at a time, and written in chunks of some 16 MB with checksums. The array appears
-    when it is complete; an interrupted call can be made again and goes on, where the source can tell that its rows are
-    still the same, and begins anew otherwise.
+    when it is complete. An interrupted call can be made again and goes on where the source can tell that its rows are
+    still the same; otherwise it begins anew.
 
     Parameters
     ----------
-    picked : a `Selection`, or the columns themselves, by index or by name.
-    source : the matrix, in anything that `scan` reads.
-    path : local path of the array to make.
-    rows : the dimension that is the rows, for a DataArray.
-    missing, storage_options : as in `scan`.
-    told : called with the number of rows after each chunk is written.
+    picked : Selection or sequence of int or str
+        A selection, or the columns themselves, by index or by name.
+    source : array-like, data frame, path or list of these
+        The matrix, in anything that `scan` reads.
+    path : str or Path
+        Local path of the array to make.
+    rows : str, optional
+        The dimension that is the rows, for a DataArray.
+    missing : {"raise", "fill"}, default="raise"
+        What becomes of chunks that are not in the store, see `scan`.
+    storage_options : dict, optional
+        Options for the file system of a URL.
+    told : callable, optional
+        Called with the number of rows after each chunk is written.
+
+    Returns
+    -------
+    int
+        The number of rows that were written.
+
+    Examples
+    --------
+    >>> import zarr
+    >>> from sklearn.datasets import load_digits
+    >>> import rgcss_dask as rg
+    >>> rows = load_digits().data
+    >>> picked = rg.select(rows, 8, center=True)
+    >>> rg.write_reduced(picked, rows, "reduced.zarr")
+    1797
+    >>> zarr.open_array("reduced.zarr", mode="r").shape
+    (1797, 8)
     """
     opened = _opened(source, rows, missing, storage_options)
     refuse_inputs(path, opened.places)
@@ -85,16 +110,46 @@ def write_reconstruction(
 ) -> int:
     """Write all columns, rebuilt from the picked ones, to a new Zarr array; return its rows.
 
-    Centring and scaling are undone. Picked columns keep their values unless the objective is ``"all"``. As
+    Centring and scaling are undone. Picked columns keep their values unless the objective is ``"all"``. Like
     `write_reduced` it works out of core and goes on where it was interrupted.
 
     Parameters
     ----------
-    picked : a `Selection`.
-    weights : (k, n) its weights, ``picked.weights(moments)``, or ``coef_`` of the estimator.
-    source : the whole matrix, or the picked columns alone as `write_reduced` writes them; in any order where they have
+    picked : Selection
+        The selection.
+    weights : array of shape (k, n)
+        Its weights, ``picked.weights(moments)``, or ``coef_`` of the estimator.
+    source : array-like, data frame, path or list of these
+        The whole matrix, or the picked columns alone as `write_reduced` writes them; in any order where they have
         names.
-    path, rows, missing, storage_options, told : as in `write_reduced`.
+    path : str or Path
+        Local path of the array to make.
+    rows : str, optional
+        The dimension that is the rows, for a DataArray.
+    missing : {"raise", "fill"}, default="raise"
+        What becomes of chunks that are not in the store, see `scan`.
+    storage_options : dict, optional
+        Options for the file system of a URL.
+    told : callable, optional
+        Called with the number of rows after each chunk is written.
+
+    Returns
+    -------
+    int
+        The number of rows that were written.
+
+    Examples
+    --------
+    >>> import zarr
+    >>> from sklearn.datasets import load_digits
+    >>> import rgcss_dask as rg
+    >>> rows = load_digits().data
+    >>> moments = rg.scan(rows)
+    >>> picked = rg.select(moments, 8, center=True)
+    >>> rg.write_reconstruction(picked, picked.weights(moments), rows, "rebuilt.zarr")
+    1797
+    >>> zarr.open_array("rebuilt.zarr", mode="r").shape
+    (1797, 64)
     """
     opened = _opened(source, rows, missing, storage_options)
     refuse_inputs(path, opened.places)

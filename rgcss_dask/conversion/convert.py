@@ -43,30 +43,62 @@ def convert(
     """Turn files into one Zarr matrix with chunks of whole rows, checksums and column names; return its rows.
 
     Memory is a few chunks, whatever the size. A text table is read twice: first to see what each column holds in all
-    its rows. Every column that cannot be used is named, before anything is written. An interrupted call can be made
-    again and goes on, where the store can tell that the rows are still the same, and begins anew otherwise.
+    its rows. Every column that cannot be used is named before anything is written. An interrupted call can be made
+    again and goes on where the store can tell that the rows are still the same; otherwise it begins anew.
 
     Parameters
     ----------
-    source : .npy, .npz, .csv, .tsv, .txt, .parquet, .h5 / .hdf5, .mat, MNIST IDX (also .gz), a Zarr array; a list of
+    source : str, Path or list of str
+        .npy, .npz, .csv, .tsv, .txt, .parquet, .h5 / .hdf5, .mat, MNIST IDX (also .gz), a Zarr array. A list of
         files or a pattern such as ``"day-*.csv"`` is stacked in order, with columns in the order of the first file.
         The first line of a text table names the columns. Nulls become NaN: integers of a Parquet file that does not
         say it has none become float64. Arrays of images become rows of pixels.
-    target : local path of the Zarr array to make.
-    dataset : the array in an .npz, HDF5 or .mat file, where there are several matrices.
-    columns, drop : the columns to take, by default all, and of these the ones to leave out: names, or patterns such as
-        ``"pixel*"``. A name that is there counts as it is, whatever signs are in it. Columns without names are called
-        c0, c1 and so on.
-    numeric_only : leave out every column that does not hold numbers, or true and false, or holds nothing at all.
-    indicators : columns of categories that become one column for each value, COLUMN=VALUE, of 0 and 1; NaN in all of
+    target : str or Path
+        Local path of the Zarr array to make.
+    dataset : str, optional
+        The array in an .npz, HDF5 or .mat file, where there are several matrices.
+    columns : str or iterable of str, optional
+        The columns to take, by default all: names, or patterns such as ``"pixel*"``. A name that is there is matched as
+        it stands, even if it contains signs of patterns. Columns without names are called c0, c1 and so on.
+    drop : str or iterable of str, optional
+        Of these columns the ones to leave out, given in the same way.
+    numeric_only : bool, default=False
+        Leave out every column that holds neither numbers nor true and false, or holds nothing at all.
+    indicators : str or iterable of str, optional
+        Columns of categories that become one column for each value, COLUMN=VALUE, of 0 and 1; NaN in all of
         them where there is no value. A pattern, such as ``"*"``, means columns of text, a name any column.
-    no_header : the first line of a text table is a row already.
-    sep, decimal, encoding : of a text table: what divides the fields (found out by default; a blank stands for any
-        number of them), the sign in numbers, ``"."`` or ``","``, and the encoding, by default UTF-8.
-    na : words for no value in a text table, such as ``"?"`` or ``"-999"``, besides the usual ones.
-    told : called with the number of rows after each chunk is written.
-    looked : called with the number of rows after each block that is looked through before.
-    say : called with what was left out, in words.
+    no_header : bool, default=False
+        The first line of a text table is a row already.
+    sep : str, optional
+        What divides the fields of a text table; found out by default. A blank stands for any number of them.
+    decimal : {".", ","}, default="."
+        The decimal sign in the numbers of a text table.
+    na : str or iterable of str, optional
+        Words for a missing value in a text table, such as ``"?"`` or ``"-999"``, besides the usual ones.
+    encoding : str, optional
+        The encoding of a text table, by default UTF-8.
+    told : callable, optional
+        Called with the number of rows after each chunk is written.
+    looked : callable, optional
+        Called with the number of rows after each block of the first reading.
+    say : callable, optional
+        Called with what was left out, in words.
+
+    Returns
+    -------
+    int
+        The number of rows that were written.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import rgcss_dask as rg
+    >>> survey = pd.DataFrame({"id": [1, 2, 3], "age": ["31", "?", "45"], "city": ["Rome", "Oslo", "Rome"]})
+    >>> survey.to_csv("survey.csv", index=False)
+    >>> rg.convert("survey.csv", "survey.zarr", drop="id", na="?", indicators="city")
+    3
+    >>> rg.scan("survey.zarr", nan="mean").names
+    ('age', 'city=Oslo', 'city=Rome')
     """
     asked = Asked.of(
         dataset=dataset,

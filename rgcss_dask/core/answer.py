@@ -23,9 +23,9 @@ class Pick(NamedTuple):
     """One picked column."""
 
     column: int
-    name: str | None  # None where the columns have no names
-    loss: float  # the objective after this pick
-    explained: float  # the share explained after this pick
+    name: str | None  #: None where the columns have no names
+    loss: float  #: the objective after this pick
+    explained: float  #: the share explained after this pick
 
 
 class Origin(Protocol):
@@ -92,7 +92,13 @@ class Answer:
         return f"<p>{escape(self.sentence)}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}{more}</tbody></table>"
 
     def to_frame(self) -> Any:
-        """Return the picks as a pandas data frame: a row for each in pick order, with its loss and explained share."""
+        """Return the picks as a pandas data frame.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each pick, in pick order, with its loss and explained share.
+        """
         pandas = imported("pandas", extra="dataframe", by="to_frame()")
         return pandas.DataFrame(self._table(), index=pandas.RangeIndex(1, len(self) + 1, name="picked"))
 
@@ -102,7 +108,18 @@ class Answer:
         return {"column": self.columns, **names, "loss": self.loss, "explained": self.explained}
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the share explained after each pick, with matplotlib, and return the axes."""
+        """Draw the share explained after each pick, with matplotlib.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Where to draw; by default a new figure.
+
+        Returns
+        -------
+        Axes
+            The axes, for more drawing or ``axes.figure.savefig(path)``.
+        """
         pyplot = imported("matplotlib.pyplot", extra="report", by="plot()")
         axes = pyplot.subplots()[1] if ax is None else ax
         self._draw(axes)
@@ -116,7 +133,18 @@ class Answer:
         axes.plot(np.arange(1, len(self) + 1), self.explained, marker=".", label="explained")
 
     def result(self, **shown: Any) -> Any:
-        """Return all that a report shows, as a `Result`: bounds, weights, conditioning and where the rows came from."""
+        """Return all that a report shows.
+
+        Parameters
+        ----------
+        **shown : dict
+            What to show besides, such as ``trust=stability.summary``.
+
+        Returns
+        -------
+        Result
+            The selection with bounds, weights, conditioning and where the rows came from.
+        """
         if self.origin is None:
             raise ValueError(
                 "what these columns were picked from is not known any more: an answer that was pickled, or picked "
@@ -126,9 +154,14 @@ class Answer:
         return self.origin.result(self._selected(), **{**self._shown(), **shown})
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write the result to a JSON file, for `load_result` and `rgcss report`, and for `rgcss apply`.
+        """Write the result to a JSON file, for `load_result`, `rgcss report` and `rgcss apply`.
 
-        A result that is there is replaced; any other file only with ``overwrite``.
+        Parameters
+        ----------
+        path : str or Path
+            Where to write. A result that is there is replaced.
+        overwrite : bool, default=False
+            Replace the file at ``path`` even if it is not a result.
         """
         result = self.result()
         assert self.origin is not None  # or there would be no result
@@ -148,7 +181,18 @@ class Answer:
         return self.__dict__.get("_origin")
 
     def known(self, origin: Origin | None) -> Self:
-        """Return the same answer with what it was picked from, for `rgcss_dask.reporting` and `save`."""
+        """Return the same answer with what it was picked from, for `rgcss_dask.reporting` and `save`.
+
+        Parameters
+        ----------
+        origin : Origin or None
+            What it was picked from.
+
+        Returns
+        -------
+        Answer
+            A copy that shares its arrays.
+        """
         if origin is None:
             return self
         twin = copy.copy(self)
@@ -191,7 +235,18 @@ class AboutSelection(Answer):
         return self.selection.origin
 
     def known(self, origin: Origin | None) -> Self:
-        """Return the same answer with what its selection was picked from."""
+        """Return the same answer with what it was picked from, for `rgcss_dask.reporting` and `save`.
+
+        Parameters
+        ----------
+        origin : Origin or None
+            What it was picked from.
+
+        Returns
+        -------
+        Answer
+            A copy that shares its arrays.
+        """
         if origin is None:
             return self
         twin = copy.copy(self)

@@ -29,7 +29,7 @@ class Condition:
     """The condition number of the picked columns, as far as a Gram tells."""
 
     value: float
-    resolved: bool  # False when it is beyond what a Gram resolves; then ``value`` is a lower limit
+    resolved: bool  #: False when it is beyond what a Gram resolves; then ``value`` is a lower limit
 
     def __str__(self) -> str:
         return f"{self.value:.3g}" if self.resolved else f"over {self.value:.3g} (beyond what a Gram resolves)"

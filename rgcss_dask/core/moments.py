@@ -31,23 +31,36 @@ class Moments:
     """Row count, column sums and product sums of a matrix about a shift, as a value that adds up.
 
     With x a row and w its weight: ``total`` is the sum of w (x - shift) and ``product`` the sum of
-    w (x - shift)(x - shift)'. For floats the shift is the mean, so a mean 1e8 times the spread costs no
+    w (x - shift)(x - shift)'. For floats the shift is the mean, so a mean of 1e8 times the spread costs no
     digits; for 8-bit integers it is a constant, every number is an exact integer, and merging is an addition.
 
-    Memory is one n x n float64 matrix, and one more for each fold and group kept apart.
+    Memory is one n x n float64 matrix, and one more for each fold and group kept apart. `scan` makes moments of data of
+    any size; `Moments.of` makes them of a block in memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rgcss_dask import Moments
+    >>> rows = np.random.default_rng(0).integers(0, 255, size=(1000, 4), dtype="u1")
+    >>> first, second = Moments.of(rows[:300]), Moments.of(rows[300:])
+    >>> both = first.merge(second)
+    >>> both
+    <Moments of 1,000 rows and 4 columns>
+    >>> np.array_equal(both.gram(), rows.T.astype(int) @ rows.astype(int))  # exact for 8-bit integers
+    True
     """
 
-    rows: int  # rows seen
-    weight: float  # sum of their weights; equal to rows without weights
-    shift: Array  # (n,)
-    total: Array  # (n,)
-    product: Array  # (n, n)
-    rounding: Array  # (n,) what of each sum of squares about the mean may be rounding
-    exact: bool = False  # every number is an integer without rounding
-    dropped: int = 0  # rows left out because of gaps
-    names: tuple[str, ...] | None = None  # (n,) column names
-    folds: tuple[Moments, ...] = ()  # the same rows apart, for cross-validation
-    groups: tuple[Moments, ...] = ()  # the same rows apart in row order, for the bootstrap
+    rows: int  #: rows seen
+    weight: float  #: sum of their weights; equal to rows without weights
+    shift: Array  #: (n,)
+    total: Array  #: (n,)
+    product: Array  #: (n, n)
+    rounding: Array  #: (n,) what of each sum of squares about the mean may be rounding
+    exact: bool = False  #: every number is an integer without rounding
+    dropped: int = 0  #: rows left out because of gaps
+    names: tuple[str, ...] | None = None  #: (n,) column names
+    folds: tuple[Moments, ...] = ()  #: the same rows apart, for cross-validation
+    groups: tuple[Moments, ...] = ()  #: the same rows apart in row order, for the bootstrap
 
     def __post_init__(self) -> None:
         if self.names is not None and len(self.names) != self.n:
@@ -61,10 +74,17 @@ class Moments:
 
         Parameters
         ----------
-        block : (m, n) array of any real dtype. 8-bit integers and booleans give exact integers, at
-            single-precision speed.
-        weights : (m,) non-negative row weights. Integers keep 8-bit data exact.
-        names : n column names.
+        block : array of shape (m, n)
+            Rows of any real dtype. 8-bit integers and booleans give exact integers, at single-precision speed.
+        weights : array of shape (m,), optional
+            Non-negative row weights. Integers keep 8-bit data exact.
+        names : iterable of str, optional
+            The n column names.
+
+        Returns
+        -------
+        Moments
+            The moments of these rows.
         """
         X = plain(block)
         if X.ndim != 2 or X.shape[1] == 0:
@@ -117,7 +137,18 @@ class Moments:
         """Add the rows of ``other``: equal to the moments of both blocks stacked.
 
         An addition where the shifts agree, otherwise the update of Chan, Golub and LeVeque (1983).
-        ``overwrite`` lets the result take the memory of this value, which must not be used after.
+
+        Parameters
+        ----------
+        other : Moments
+            Moments of other rows of the same columns.
+        overwrite : bool, default=False
+            Let the result take the memory of this value, which must not be used after.
+
+        Returns
+        -------
+        Moments
+            The moments of all rows.
         """
         self._check_same_columns(other, "merge")
         merged = _merge_numbers(self, other, overwrite=overwrite)
@@ -134,7 +165,17 @@ class Moments:
         Exact integers stay exact. With floats, digits are lost where ``other`` is larger than what remains;
         merging what remains is better when it is at hand. A column whose spread is some tens of units in the last
         place of its mean may then count as constant: the values of all rows and of ``other`` may each be rounded, and
-        what of that is the same in both is not known. Parts kept apart are not carried over.
+        it is not known which part of that rounding both share. Folds and groups are not carried over.
+
+        Parameters
+        ----------
+        other : Moments
+            Moments of rows that are among these.
+
+        Returns
+        -------
+        Moments
+            The moments of the remaining rows.
         """
         self._check_same_columns(other, "subtract")
         weight, rows = self.weight - other.weight, self.rows - other.rows
@@ -159,7 +200,18 @@ class Moments:
         return replace(left, names=self.names)
 
     def take(self, columns: Sequence[int] | Sequence[str] | NDArray[Any]) -> Moments:
-        """Keep only some columns, given by index or by name, in the given order."""
+        """Keep only some columns, given by index or by name, in the given order.
+
+        Parameters
+        ----------
+        columns : sequence of int or str
+            Each column once.
+
+        Returns
+        -------
+        Moments
+            The moments of these columns.
+        """
         index = column_indices(columns, self.n, self.names)
         return replace(
             self,
@@ -177,9 +229,19 @@ class Moments:
     ) -> tuple[Array, Array]:
         """Resolve ``center`` and ``scale`` to the vectors (mu, sigma) of x -> (x - mu) / sigma.
 
-        ``center`` is False, True (the mean) or n values; ``scale`` is None or False, ``"std"`` or
-        True (the standard deviations), a number or n values.
         As in scikit-learn's StandardScaler a constant column is centred but not divided.
+
+        Parameters
+        ----------
+        center : bool or array of shape (n,), default=False
+            False, True (the mean) or n values.
+        scale : {None, "std"}, bool, float or array of shape (n,), default=None
+            None or False, ``"std"`` or True (the standard deviations), a number or n values.
+
+        Returns
+        -------
+        pair of array of shape (n,)
+            What to subtract from each column, and what to divide it by.
         """
         if isinstance(center, bool | np.bool_):
             mu = self.mean if center else np.zeros(self.n)
@@ -196,8 +258,21 @@ class Moments:
     ) -> Array:
         """Form the n x n Gram of the prepared rows (x - mu) / sigma; see `preparation`.
 
-        Without centring and scaling this is A'A, exact for exact moments. ``rest`` is to be subtracted besides the
-        values of ``center``: what float64 has rounded off them, see `mean_rest`.
+        Without centring and scaling this is A'A, exact for exact moments.
+
+        Parameters
+        ----------
+        center : bool or array of shape (n,), default=False
+            What is subtracted, see `preparation`.
+        scale : {None, "std"}, bool, float or array of shape (n,), default=None
+            What is divided by, see `preparation`.
+        rest : array of shape (n,), optional
+            To be subtracted besides the values of ``center``: what float64 has rounded off them, see `mean_rest`.
+
+        Returns
+        -------
+        array of shape (n, n)
+            The Gram.
         """
         mu, sigma = self.preparation(center, scale)
         base = _near(self, mu) if self.exact else self

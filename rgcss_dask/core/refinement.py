@@ -30,14 +30,28 @@ BETTER = 1e-10
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Refinement(AboutSelection):
-    """A selection after swaps, and what they brought."""
+    """A selection after swaps, and what they brought.
 
-    selection: Selection  # a swapped-in column has the place of the one it replaced
-    before: float  # loss of the columns that were given
-    after: float  # loss of the columns now: never more
+    Made by `refine`; asked for columns, names or losses, it gives those of its selection.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import rgcss_dask as rg
+    >>> rng = np.random.default_rng(6)
+    >>> rows = rng.normal(size=(50, 4)) @ rng.normal(size=(4, 10)) + 0.3 * rng.normal(size=(50, 10))
+    >>> better = rg.refine(rg.select(rows, 3, center=True))
+    >>> better
+    2 swaps lowered the loss by 13 %, from 237.464 to 206.685; no further swap lowers it.
+    3 of 10 columns keep 91.1 % of the variation, with lambda = 1.
+    """
+
+    selection: Selection  #: a swapped-in column has the place of the one it replaced
+    before: float  #: loss of the columns that were given
+    after: float  #: loss of the columns now: never more
     swaps: int
-    sweeps: int  # how often all swaps were scored
-    settled: bool  # True: no single swap is better. False: the sweeps were used up
+    sweeps: int  #: how often all swaps were scored
+    settled: bool  #: True: no single swap is better. False: the sweeps were used up
 
     @property
     def k(self) -> int:

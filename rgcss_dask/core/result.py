@@ -24,13 +24,13 @@ Array = NDArray[np.float64]
 class Tuning:
     """How lambda and k were chosen: held-out loss per row, as a share of the held-out squared norm per row."""
 
-    lams: Array  # (L,)
-    mean: Array  # (L, k)
-    error: Array  # (L, k) standard errors over the folds
+    lams: Array  #: (L,)
+    mean: Array  #: (L, k)
+    error: Array  #: (L, k) standard errors over the folds
     folds: int
-    lam: float  # chosen
-    k: int  # chosen
-    words: str  # the choice in plain words
+    lam: float  #: chosen
+    k: int  #: chosen
+    words: str  #: the choice in plain words
 
     def __repr__(self) -> str:
         return f"<Tuning: {counted(len(self.lams), 'lambda')}, {self.folds} folds; chosen {digits(self.lam)}, {self.k}>"
@@ -40,9 +40,9 @@ class Tuning:
 class Trust:
     """How much the picks change when the rows do."""
 
-    frequency: Array  # (n,) share of resamples in which a column is picked
-    jaccard: float  # mean pairwise Jaccard index of the resampled picks
-    expected: float  # the same for columns picked at random
+    frequency: Array  #: (n,) share of resamples in which a column is picked
+    jaccard: float  #: mean pairwise Jaccard index of the resampled picks
+    expected: float  #: the same for columns picked at random
     resamples: int
     words: str
 
@@ -57,16 +57,16 @@ class Result:
     selection: Selection
     rows: int
     weight: float
-    names: tuple[str, ...] | None  # (n,) of all columns
-    mean: Array  # (n,) of the data as they are, before any preparation
-    spread: Array  # (n,) standard deviations, likewise
-    weights: Array  # (k, n) prepared picked columns times these approximate all prepared columns
-    column_norm: Array  # (n,) squared norm of each prepared column
-    column_loss: Array  # (n,) what is left unexplained of it
-    spectrum: Array  # (n,) eigenvalues of the prepared Gram, largest first
-    paper_bound: Array  # (k,)
+    names: tuple[str, ...] | None  #: (n,) of all columns
+    mean: Array  #: (n,) of the data as they are, before any preparation
+    spread: Array  #: (n,) standard deviations, likewise
+    weights: Array  #: (k, n) prepared picked columns times these approximate all prepared columns
+    column_norm: Array  #: (n,) squared norm of each prepared column
+    column_loss: Array  #: (n,) what is left unexplained of it
+    spectrum: Array  #: (n,) eigenvalues of the prepared Gram, largest first
+    paper_bound: Array  #: (k,)
     condition: evaluate.Condition
-    provenance: dict[str, Any]  # where the rows came from and what was asked, JSON
+    provenance: dict[str, Any]  #: where the rows came from and what was asked, JSON
     tuning: Tuning | None = None
     trust: Trust | None = None
     created: str = ""

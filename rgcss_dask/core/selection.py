@@ -30,8 +30,18 @@ class Stop:
 
     Parameters
     ----------
-    loss : stop when the loss is at most this share of the loss before the first pick.
-    bound : stop when the loss is at most this factor (1 or more) times the tight lower bound for as many columns.
+    loss : float, optional
+        Stop when the loss is at most this share of the loss before the first pick.
+    bound : float, optional
+        Stop when the loss is at most this factor (1 or more) times the tight lower bound for as many columns.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> import rgcss_dask as rg
+    >>> rows = load_wine().data
+    >>> rg.select(rows, 13, center=True, scale="std", stop=rg.Stop(loss=0.3)).k  # 70 % explained
+    5
     """
 
     loss: float | None = None
@@ -44,7 +54,22 @@ class Stop:
             raise ValueError(f"no selection can be below the bound: its factor must be 1 or more; got {self.bound!r}.")
 
     def met(self, loss: float, start: float, bound: float | None) -> bool:
-        """Say whether either rule holds."""
+        """Say whether either rule holds.
+
+        Parameters
+        ----------
+        loss : float
+            The loss now.
+        start : float
+            The loss before the first pick.
+        bound : float or None
+            The tight lower bound for as many columns.
+
+        Returns
+        -------
+        bool
+            True if the selection ends here.
+        """
         return (self.loss is not None and loss <= self.loss * start) or (
             self.bound is not None and bound is not None and loss <= self.bound * bound
         )
@@ -52,23 +77,39 @@ class Stop:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Selection(Answer):
-    """Columns in the order they were picked, and the loss after each pick."""
+    """Columns in the order they were picked, and the loss after each pick.
 
-    columns: NDArray[np.intp]  # (k,)
-    loss: Array  # (k,) the objective after each pick
-    start: float  # the objective before the first pick: the squared norm of the prepared matrix
+    Made by `select`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> import rgcss_dask as rg
+    >>> picked = rg.select(load_wine(as_frame=True).data, 3, center=True, scale="std", bound=True)
+    >>> for pick in picked:
+    ...     print(pick.column, pick.name, f"{pick.explained:.3f}")
+    6 flavanoids 0.312
+    9 color_intensity 0.462
+    3 alcalinity_of_ash 0.566
+    >>> bool(picked.loss[-1] >= picked.bound[-1])
+    True
+    """
+
+    columns: NDArray[np.intp]  #: (k,)
+    loss: Array  #: (k,) the objective after each pick
+    start: float  #: the objective before the first pick: the squared norm of the prepared matrix
     lam: float
     objective: str
-    n: int  # columns to choose from
-    bound: Array | None = None  # (k,) no k columns can do better than this; None if it was not asked for
-    names: tuple[str, ...] | None = None  # (k,) names of the picked columns
-    mu: Array | None = None  # (n,) what was subtracted from each column
-    sigma: Array | None = None  # (n,) what each column was divided by
-    refreshes: int = 0  # how often the sums were recomputed to keep their digits
-    exhausted: bool = False  # True when it ended because no column had anything left to add
-    rounding: Array | None = None  # (k,) how far rounding in the Gram may have moved each loss
-    all_names: tuple[str, ...] | None = None  # (n,) names of the columns to choose from
-    mu_rest: Array | None = None  # (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
+    n: int  #: columns to choose from
+    bound: Array | None = None  #: (k,) no k columns can do better than this; None if it was not asked for
+    names: tuple[str, ...] | None = None  #: (k,) names of the picked columns
+    mu: Array | None = None  #: (n,) what was subtracted from each column
+    sigma: Array | None = None  #: (n,) what each column was divided by
+    refreshes: int = 0  #: how often the sums were recomputed to keep their digits
+    exhausted: bool = False  #: True when it ended because no column had anything left to add
+    rounding: Array | None = None  #: (k,) how far rounding in the Gram may have moved each loss
+    all_names: tuple[str, ...] | None = None  #: (n,) names of the columns to choose from
+    mu_rest: Array | None = None  #: (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
 
     @property
     def counting(self) -> Objective:
@@ -94,23 +135,52 @@ class Selection(Answer):
         return int(np.argmax(shows)) if shows.any() else None
 
     def weights(self, source: Moments | ArrayLike) -> Array:
-        """Return W, (k, n): the prepared picked columns times W approximate all prepared columns.
+        """Return W: the prepared picked columns times W approximate all prepared columns.
 
-        ``source`` is what the columns were selected from, or any other Gram or moments of the same columns; moments may
-        have them in another order if they have names.
+        Parameters
+        ----------
+        source : Moments or array of shape (n, n)
+            What the columns were selected from, or any other Gram or moments of the same columns. Moments may have the
+            columns in another order if they have names.
+
+        Returns
+        -------
+        array of shape (k, n)
+            The weights; rows are in pick order.
         """
         return evaluate.weights(self.prepare(source), self.columns, self.lam)
 
     def conditioning(self, source: Moments | ArrayLike) -> evaluate.Condition:
-        """Return the condition number of the picked columns on ``source``: these rows, or others of the same columns.
+        """Return the condition number of the picked columns on these rows, or on others of the same columns.
 
         Other rows are centred and scaled as the rows that were selected from. Above a hundred or so, weights begin to
-        magnify noise; a selection that is well conditioned on rows it has not seen is one to trust.
+        magnify noise; trust a selection more that is well conditioned on rows it has not seen.
+
+        Parameters
+        ----------
+        source : Moments or array of shape (n, n)
+            Moments or a Gram of the rows to judge on.
+
+        Returns
+        -------
+        Condition
+            The condition number, or that it exceeds what a Gram can tell.
         """
         return evaluate.condition(self.prepare(source), self.columns)
 
     def prepare(self, source: Moments | ArrayLike) -> Array:
-        """Return the Gram of ``source`` with this selection's centring, scaling and order of columns."""
+        """Return the Gram of ``source`` with this selection's centring, scaling and order of columns.
+
+        Parameters
+        ----------
+        source : Moments or array of shape (n, n)
+            Moments, or a Gram, which is only checked.
+
+        Returns
+        -------
+        array of shape (n, n)
+            The prepared Gram.
+        """
         if isinstance(source, Moments):
             return self.aligned(source).gram(
                 center=False if self.mu is None else self.mu,
@@ -125,6 +195,16 @@ class Selection(Answer):
         """Return moments of the columns that were selected from, in their order; others are refused.
 
         Columns in another order are found by their names.
+
+        Parameters
+        ----------
+        source : Moments
+            Moments of the same columns.
+
+        Returns
+        -------
+        Moments
+            The same moments, in the order of the selection.
         """
         index = matching(self.all_names, source.names, "the source")
         self._check_count(source.n)
@@ -138,9 +218,21 @@ class Selection(Answer):
             )
 
     def remarks(self, k: int, smallest: float) -> Iterator[str]:
-        """Say what a user who asked for k columns should know; a lambda below ``smallest`` is rounding.
+        """Say what a user who asked for k columns should know.
 
-        In the same words for every lambda, fold and resample where possible, so that Python shows a warning once.
+        Where possible the words are the same for every lambda, fold and resample, so that Python shows a warning once.
+
+        Parameters
+        ----------
+        k : int
+            How many columns were asked for.
+        smallest : float
+            A lambda below this is rounding.
+
+        Yields
+        ------
+        str
+            A sentence for each remark.
         """
         if 0 < self.lam < smallest:
             yield (

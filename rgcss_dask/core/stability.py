@@ -31,16 +31,26 @@ FEW_GROUPS = 10
 
 @dataclass(frozen=True, eq=False)
 class Stability:
-    """How much selections on varied data agree, and how much chance alone would make them agree."""
+    """How much selections on varied data agree, and how much chance alone would make them agree.
 
-    jaccard: float  # mean over all pairs of |both| / |either|
-    expected: float  # its expectation for random subsets of k of the n columns
-    frequency: Array  # (n,) share of the selections that picked the column
-    picks: tuple[NDArray[np.intp], ...]  # the columns of each selection, in pick order
+    Made by `stability` and `stability_under_noise`.
+
+    Examples
+    --------
+    >>> from rgcss_dask import Stability
+    >>> agreement = Stability.of([[0, 1, 2], [0, 1, 3], [0, 2, 3]], n=6, k=3, lam=1.0, variation="three samples")
+    >>> agreement.jaccard, agreement.always.tolist()
+    (0.5, [0])
+    """
+
+    jaccard: float  #: mean over all pairs of |both| / |either|
+    expected: float  #: its expectation for random subsets of k of the n columns
+    frequency: Array  #: (n,) share of the selections that picked the column
+    picks: tuple[NDArray[np.intp], ...]  #: the columns of each selection, in pick order
     k: int
     lam: float
-    variation: str  # what was varied, in words
-    names: tuple[str, ...] | None = None  # (n,)
+    variation: str  #: what was varied, in words
+    names: tuple[str, ...] | None = None  #: (n,)
 
     @classmethod
     def of(
@@ -52,7 +62,28 @@ class Stability:
         variation: str,
         names: tuple[str, ...] | None = None,
     ) -> Stability:
-        """Compare the picked subsets of n columns with each other and with chance."""
+        """Compare the picked subsets of n columns with each other and with chance.
+
+        Parameters
+        ----------
+        picks : sequence of sequence of int
+            The columns of each selection.
+        n : int
+            Number of columns to choose from.
+        k : int
+            Number of columns that each selection was to pick.
+        lam : float
+            Lambda of the selections.
+        variation : str
+            What was varied, in words.
+        names : tuple of str, optional
+            Names of all columns.
+
+        Returns
+        -------
+        Stability
+            The agreement.
+        """
         subsets = tuple(np.asarray(columns, dtype=np.intp) for columns in picks)
         members = _members(subsets, n)
         return cls(
@@ -93,8 +124,27 @@ class Stability:
 def expected_jaccard(n: int, k: int) -> float:
     """Return the expected Jaccard index of two random subsets of k of n columns.
 
-    The sum over p of C(k, p) C(n - k, p) / C(n, k) times (k - p) / (k + p). Each binomial outgrows float64, so their
-    logarithms are built up from ratios; the sum of all terms, which is C(n, k), divides out what they round.
+    It is the sum over p of C(k, p) C(n - k, p) / C(n, k) times (k - p) / (k + p). Each binomial exceeds the range of
+    float64, so their logarithms are built up from ratios; the sum of all terms, which is C(n, k), divides out their
+    rounding.
+
+    Parameters
+    ----------
+    n : int
+        Number of columns to choose from.
+    k : int
+        Number of columns in each subset.
+
+    Returns
+    -------
+    float
+        The expectation of |both| / |either|.
+
+    Examples
+    --------
+    >>> from rgcss_dask import expected_jaccard
+    >>> round(expected_jaccard(13, 4), 3)
+    0.199
     """
     if not 1 <= k <= n:
         raise ValueError(f"k must be from 1 to {n}, the number of columns; got {k}.")
@@ -296,11 +346,33 @@ def stability_under_noise(
 
     Parameters
     ----------
-    block : (m, n) rows in memory, prepared as wanted (divided, centred, standardised).
-    k, objective : as in `select`.
-    lam : lambda, or several: each is tried on the same noisy blocks.
-    sd : standard deviation of the noise, in the units of the block.
-    repeats, seed : how many noisy blocks, and from which random numbers.
+    block : array of shape (m, n)
+        Rows in memory, prepared as wanted (divided, centred, standardised).
+    k : int
+        How many columns each selection picks.
+    lam : float or sequence of float, default=1.0
+        Lambda, or several: each is tried on the same noisy blocks.
+    sd : float, default=1e-3
+        Standard deviation of the noise, in the units of the block.
+    objective : {"unselected", "all"}, default="unselected"
+        What the selections minimise, see `select`.
+    repeats : int, default=100
+        How many noisy blocks.
+    seed : int, default=0
+        Seed of the random numbers.
+
+    Returns
+    -------
+    Stability or list of Stability
+        A list when ``lam`` is a sequence.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> import rgcss_dask as rg
+    >>> block = load_digits().data[:100] / 16
+    >>> rg.stability_under_noise(block, 8, lam=1.0, repeats=10).jaccard > rg.expected_jaccard(64, 8)
+    True
     """
     X = plain(block)
     check_real(X.dtype)

@@ -32,27 +32,39 @@ TIE = 1e-12
 class CrossValidation(AboutSelection):
     """Held-out losses of every lambda, number of columns and fold, the choice they lead to, and its refit.
 
-    Columns, names, losses and shares are those of the refit on all rows, as everywhere; what was held out is in
-    ``held_out_loss`` and ``held_out_explained``, and what was picked without each fold in ``fold_columns``.
+    Made by `cross_validate`. Columns, names, losses and shares are those of the refit on all rows, as everywhere. The
+    figures of held-out rows are ``held_out_loss`` and ``held_out_explained``; ``fold_columns`` are the picks made
+    without each fold.
 
     A held-out loss is the paper's L(S) = ||B - B_S (A_S'A_S + lambda I)^-1 A_S'A||^2: columns and weights learnt on the
     rows A of the other folds, the error made on the rows B of this one.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> import rgcss_dask as rg
+    >>> moments = rg.scan(load_wine(as_frame=True).data, folds=5)
+    >>> tuned = rg.cross_validate(moments, 6, lam_per_row=[0.01, 0.1, 1], center=True, scale="std")
+    >>> tuned.mean.shape  # held-out loss per row, of each lambda and number of columns
+    (3, 6)
+    >>> tuned.selection.k == tuned.k
+    True
     """
 
-    lams: Array  # (L,) ascending: lambda for all rows
-    rows: float  # the weight of all rows; lams / rows is lambda per row
-    per_row: bool  # lambda followed the weight of the rows it was applied to; False: the same number everywhere
-    given: bool  # False: the lambdas come from the spectrum
-    losses: dict[str, Array]  # objective: (L, k, folds) what counts of the squared error, after 1, 2, ..., k picks
-    start: Array  # (folds,) squared norm of the held-out rows
-    weight: Array  # (folds,) weight of the held-out rows
-    fold_columns: NDArray[np.intp]  # (folds, L, k) what was picked without each fold
-    measure: str  # which of the two losses decided
-    one_se: bool  # True: the smallest model within a standard error of the best
-    lam: float  # chosen, for all rows
-    k: int  # chosen
-    selection: Selection  # the chosen lambda and k on all rows
-    fixed_k: bool = False  # True: the number of columns was given, and only lambda chosen
+    lams: Array  #: (L,) ascending: lambda for all rows
+    rows: float  #: the weight of all rows; lams / rows is lambda per row
+    per_row: bool  #: lambda followed the weight of the rows it was applied to; False: the same number everywhere
+    given: bool  #: False: the lambdas come from the spectrum
+    losses: dict[str, Array]  #: objective: (L, k, folds) what counts of the squared error, after 1, 2, ..., k picks
+    start: Array  #: (folds,) squared norm of the held-out rows
+    weight: Array  #: (folds,) weight of the held-out rows
+    fold_columns: NDArray[np.intp]  #: (folds, L, k) what was picked without each fold
+    measure: str  #: which of the two losses decided
+    one_se: bool  #: True: the smallest model within a standard error of the best
+    lam: float  #: chosen, for all rows
+    k: int  #: chosen
+    selection: Selection  #: the chosen lambda and k on all rows
+    fixed_k: bool = False  #: True: the number of columns was given, and only lambda chosen
 
     @property
     def held_out_loss(self) -> Array:
@@ -90,7 +102,20 @@ class CrossValidation(AboutSelection):
         return self.lams / self.rows
 
     def best_lam(self, k: int, *, one_se: bool = False) -> float:
-        """Return the best lambda for exactly k columns; with ``one_se`` the largest within a standard error of it."""
+        """Return the best lambda for exactly k columns.
+
+        Parameters
+        ----------
+        k : int
+            A number of columns that was tried.
+        one_se : bool, default=False
+            Return the largest lambda within one standard error of the best.
+
+        Returns
+        -------
+        float
+            The lambda, for all rows.
+        """
         if not 1 <= k <= self.tried:
             raise ValueError(f"k must be from 1 to {self.tried}, the sizes that were tried; got {k}.")
         return float(self.lams[_choose(self.held_out_loss, self.start, self.weight, one_se, least=k, most=k)[0]])
@@ -331,11 +356,28 @@ def choose_k(
 
     Parameters
     ----------
-    result : a selection made with ``bound=True`` for ``bound``, a cross-validation for ``heldout``, either for
+    result : Selection or CrossValidation
+        A selection made with ``bound=True`` for ``bound``, a cross-validation for ``heldout``, either for
         ``explained``.
-    bound : the loss is at most this factor (1 or more) times the lower bound for as many columns.
-    heldout : the held-out loss with the chosen lambda is at most this factor (1 or more) times the smallest one.
-    explained : this share (above 0, at most 1) of the squared norm is explained; of the held-out rows if known.
+    bound : float, optional
+        The loss is at most this factor (1 or more) times the lower bound for as many columns.
+    heldout : float, optional
+        The held-out loss with the chosen lambda is at most this factor (1 or more) times the smallest one.
+    explained : float, optional
+        This share (above 0, at most 1) of the squared norm is explained; of the held-out rows if known.
+
+    Returns
+    -------
+    int
+        The number of columns.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> import rgcss_dask as rg
+    >>> picked = rg.select(load_wine().data, 10, center=True, scale="std")
+    >>> rg.choose_k(picked, explained=0.8)
+    7
     """
     rules = {"bound": bound, "heldout": heldout, "explained": explained}
     chosen = [name for name, value in rules.items() if value is not None]

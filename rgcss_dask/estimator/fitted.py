@@ -74,7 +74,18 @@ class TellsItsResult(KnowsItsColumns):
         return self._bound
 
     def result(self, **shown: Any) -> Any:
-        """Return all that a report shows, as a `Result`: bounds, weights, conditioning, how lambda was chosen."""
+        """Return all that a report shows.
+
+        Parameters
+        ----------
+        **shown : dict
+            What to show besides, such as ``trust=stability.summary``.
+
+        Returns
+        -------
+        Result
+            The selection with bounds, weights, conditioning and how lambda was chosen.
+        """
         check_is_fitted(self)
         tuned = getattr(self, "cv_results_", None)
         asked = {name: value for name, value in self.get_params().items() if is_plain(value)}
@@ -83,7 +94,15 @@ class TellsItsResult(KnowsItsColumns):
         return self.selection_.known(origin).result(**shown)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write the result to a JSON file, for `load_result`, `rgcss report` and `rgcss apply`."""
+        """Write the result to a JSON file, for `load_result`, `rgcss report` and `rgcss apply`.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to write. A result that is there is replaced.
+        overwrite : bool, default=False
+            Replace the file at ``path`` even if it is not a result.
+        """
         save_result(self.result(), path, overwrite=overwrite)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -18,14 +18,47 @@ class GCSS(RGCSS):
 
     Parameters
     ----------
-    n_features_to_select, objective, center, scale, nan, include, exclude, cv, refine, stop, where,
-    pickle_parts
-        As in `RGCSS`.
+    n_features_to_select : int, float, ``"cv"`` or None, default=None
+        As in `RGCSS`, like all other parameters.
+    objective : {"unselected", "all"}, default="unselected"
+        Whether the loss counts the columns that were not picked, or all of them.
+    center : bool or array of shape (n_features,), default=False
+        Subtract the column means, or these values, first.
+    scale : None, "std", bool, float or array of shape (n_features,), default=None
+        Divide by the standard deviations, or by these values, first.
+    nan : {"raise", "drop", "mean"}, default="raise"
+        What becomes of gaps.
+    include : sequence of int or str, default=None
+        Columns that are picked first.
+    exclude : sequence of int or str, default=None
+        Columns that are never picked.
+    cv : int, splitter or iterable of (train, test), default=None
+        Folds kept apart in the pass.
+    refine : bool, default=False
+        Swap picked columns for others while that lowers the loss.
+    stop : Stop, default=None
+        End early by loss or lower bound.
+    where : {"scheduler", "worker", "client"}, default=None
+        Where the selection runs after a pass on a Dask cluster.
+    pickle_parts : bool, default=False
+        Whether pickles have the moments of folds and groups too.
 
     Attributes
     ----------
-    selected_, support_, ranking_, loss_path_, bound_path_, coef_, lam_, moments_, selection_, n_features_in_
-        As in `RGCSS`.
+    selected_ : ndarray of shape (k,)
+        Picked columns in the order they were picked; this and all other attributes are as in `RGCSS`.
+
+    See Also
+    --------
+    RGCSS : the same with regularisation.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from rgcss_dask import GCSS
+    >>> X = load_digits().data
+    >>> GCSS(n_features_to_select=8, center=True).fit(X).selected_
+    array([34, 44, 29, 61, 28, 45, 10,  5])
     """
 
     def __init__(

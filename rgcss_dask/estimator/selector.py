@@ -170,12 +170,18 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like, sparse matrix or data frame of shape (n_samples, n_features), or anything `scan` reads: a Dask
-            array or data frame, the path of a Zarr array, a DataArray of Xarray, an AnnData. Folds and weights need
+        X : array-like, sparse matrix, data frame, Dask collection, DataArray, AnnData or path
+            Rows of shape (n_samples, n_features), in anything that `scan` reads. Folds and weights need
             the number of rows; where Dask does not know it, they are counted first, which computes them once more.
-        y : ignored
+        y : None
+            Ignored, unless a splitter given as ``cv`` uses it.
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative row weights; for Dask arrays also a Dask array.
+
+        Returns
+        -------
+        RGCSS
+            This estimator, fitted.
         """
         self._asked.check()
         if sample_weight is None and self._asked.needs_no_folds and is_uncounted(X):
@@ -195,7 +201,18 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
         )
 
     def fit_moments(self, moments: Moments) -> Self:
-        """Pick columns from moments that were made before, by `scan` or loaded from an archive: no row is read."""
+        """Pick columns from moments that were made before, by `scan` or loaded from an archive: no row is read.
+
+        Parameters
+        ----------
+        moments : Moments
+            With folds if something is to be tuned.
+
+        Returns
+        -------
+        RGCSS
+            This estimator, fitted.
+        """
         self._asked.check()
         self._set_columns(moments.n, moments.names)
         return self._pick(moments)
@@ -204,6 +221,20 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
         """Add a batch of rows to those seen so far, and pick anew: equal to ``fit`` on all of them.
 
         Each call makes a selection, O(k n^2); for many small batches add up `Moments` and call ``fit_moments`` once.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or data frame
+            A batch of rows in memory.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Non-negative row weights.
+
+        Returns
+        -------
+        RGCSS
+            This estimator, fitted on all batches so far.
         """
         self._asked.check()
         if lazy.is_stored(X):
@@ -226,6 +257,16 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
 
         Arrays, sparse matrices and data frames give their own kind; Dask collections stay lazy, with their chunks;
         stored matrices give a Dask array, a DataArray gives a DataArray.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, data frame, Dask collection, DataArray, AnnData or path
+            Rows with the columns of ``fit``.
+
+        Returns
+        -------
+        the kind of X, or a Dask array
+            The picked columns, (n_samples, k).
         """
         check_is_fitted(self)
         taker = self._taker()
@@ -242,6 +283,16 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
 
         Picked columns keep their values, unless ``objective="all"``. Dask collections stay lazy. Where the picked
         columns have names, they are found by them.
+
+        Parameters
+        ----------
+        X : array-like, data frame, Dask collection or DataArray
+            The picked columns as ``transform`` returns them.
+
+        Returns
+        -------
+        the kind of X
+            All columns, (n_samples, n_features).
         """
         check_is_fitted(self)
         model = self._rebuild()
@@ -264,6 +315,20 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
 
         1 is best. On the data of ``fit`` it is one minus the last loss over the loss before the first pick. What is
         not in memory is read once. With ``nan="mean"`` gaps are filled with the means of ``fit``, as in ``transform``.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, data frame, Dask collection, DataArray, AnnData or path
+            Rows with the columns of ``fit``.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Non-negative row weights.
+
+        Returns
+        -------
+        float
+            The share.
         """
         check_is_fitted(self)
         model = self._rebuild()

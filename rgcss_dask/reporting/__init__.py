@@ -29,7 +29,7 @@ class Written:
 
     path: str
     sentence: str
-    score: float | None = None  # share explained of the rows that were given
+    score: float | None = None  #: share explained of the rows that were given
 
     def __str__(self) -> str:
         return f"{self.path}: {self.sentence}"
@@ -54,13 +54,37 @@ def report(
 
     Parameters
     ----------
-    answer : what `select`, `refine`, `cross_validate` or `load_result` returned, or a fitted estimator.
-    path : where to write, a local path or an fsspec URL.
-    rows : anything `scan` takes, with the same columns, in any order if they have names: rows that were held back, for
-        example. The page says what share of all of them is explained, with the weights of the selection, and shows a
-        few beside their reconstruction. They are read once.
-    stability : what `stability` returned, to be shown too.
-    image_shape, grid, overwrite : as in `write_report`.
+    answer : Selection, Refinement, CrossValidation, Result or fitted estimator
+        What `select`, `refine`, `cross_validate` or `load_result` returned, or a fitted `RGCSS`.
+    path : str or Path
+        Where to write: a local path or an fsspec URL.
+    rows : array-like, data frame or path, optional
+        Rows in anything that `scan` takes, with the same columns, in any order if they have names: rows that were held
+        back, for example. The page says what share of all of them is explained, with the weights of the selection, and
+        shows a few beside their reconstruction. They are read once.
+    stability : Stability, optional
+        What `stability` returned, to be shown too.
+    image_shape : pair of int, optional
+        Rows and columns of the image that the columns are the pixels of, see `write_report`.
+    grid : pair or mapping of arrays, optional
+        Coordinates of the columns, see `write_report`.
+    overwrite : bool, default=False
+        Replace the file at ``path`` even if it is not a report.
+
+    Returns
+    -------
+    Written
+        Where the report is, its first sentence, and the share that is explained of ``rows`` (``score``).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> import rgcss_dask as rg
+    >>> wines = load_wine(as_frame=True).data
+    >>> picked = rg.select(wines[::2], 4, center=True, scale="std")
+    >>> written = rg.report(picked, "report.html", rows=wines[1::2])
+    >>> print(f"{written.score:.2f} of the other rows")
+    0.60 of the other rows
     """
     source = None if rows is None else open_source(rows)
     _check(path, source, overwrite)
@@ -104,16 +128,29 @@ def write_report(
 
     Parameters
     ----------
-    result : what `make_result` or `load_result` returned.
-    path : where to write, a local path or an fsspec URL.
-    image_shape : rows and columns of the image that the columns are the pixels of, row by row; the picks are then
+    result : Result
+        What `load_result` or the method ``result`` of a selection returned.
+    path : str or Path
+        Where to write: a local path or an fsspec URL.
+    image_shape : pair of int, optional
+        Rows and columns of the image that the columns are the pixels of, row by row; the picks are then
         shown on the mean image.
-    rows : anything `scan` takes, with the same columns, in any order if they have names; a few of its rows are read and
-        shown beside their reconstruction.
-    grid : coordinates of the columns, for a map: a pair (x, y) or a mapping such as ``{"longitude": x,
+    rows : array-like, data frame or path, optional
+        Rows in anything that `scan` takes, with the same columns, in any order if they have names; a few of them are
+        read and shown beside their reconstruction.
+    grid : pair or mapping of arrays, optional
+        Coordinates of the columns, for a map: a pair (x, y) or a mapping such as ``{"longitude": x,
         "latitude": y}``, with one entry per column, or with the two axes of a regular grid that the columns
         fill with x running fastest.
-    overwrite : replace a file that is there also if it is no report.
+    overwrite : bool, default=False
+        Replace the file at ``path`` even if it is not a report.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> import rgcss_dask as rg
+    >>> picked = rg.select(load_digits().data, 8, center=True)
+    >>> rg.write_report(picked.result(), "digits.html", image_shape=(8, 8))
     """
     source = None if rows is None else open_source(rows)
     _check(path, source, overwrite)

@@ -36,22 +36,46 @@ def append(
     progress: bool | Callback | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Moments:
-    """Add the new rows of a grown source to an archive made by ``scan(source, archive=...)``.
+    """Add the new rows of a source that has grown to an archive made by ``scan(source, archive=...)``.
 
     The options of that scan hold for the new rows too. Old rows are not read again where the store can tell that
-    their chunks are as they were; otherwise they are read and compared with their checksums. Rows that changed,
-    or are gone, are refused, and so are weights of old rows that changed. The result is that of one scan of all rows,
-    to rounding: rows fall into folds by their number. Groups stay as they are, and new rows make further groups, of as
-    many rows as those of the first scan have; the next call fills up the last one. Rows that are dropped, or of weight
-    0, add nothing.
+    their chunks are unchanged; otherwise they are read and compared with their checksums. Rows that changed or are gone
+    are refused, and so are changed weights of old rows. The result is that of one scan of all rows, to rounding: rows
+    fall into folds by their number. Groups stay as they are, and new rows make further groups, with as many rows as
+    those of the first scan; the next call fills up the last one. Rows that are dropped, or of weight 0, add nothing.
 
     Parameters
     ----------
-    archive : path or URL of the archive. An interrupted call can be made again, and goes on; if the source has grown
+    archive : str or Path
+        Path or URL of the archive. An interrupted call can be made again, and goes on; if the source has grown
         meanwhile, the new rows are read from the first one again.
-    source : the same matrix with more rows at its end; see `scan`.
-    weights : (m,) weights of all rows, old and new, if the archive was made with weights.
-    memory, progress, storage_options : see `scan`.
+    source : array-like, data frame, path or list of these
+        The same matrix with more rows at its end; see `scan`.
+    weights : array of shape (m,), optional
+        Weights of all rows, old and new, if the archive was made with weights.
+    memory : int, float or str, optional
+        Bytes that the pass may use, see `scan`.
+    progress : bool or callable, optional
+        How progress is shown, see `scan`.
+    storage_options : dict, optional
+        Options for the file system of a URL, see `scan`.
+
+    Returns
+    -------
+    Moments
+        The moments of all rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import zarr
+    >>> import rgcss_dask as rg
+    >>> array = zarr.create_array("data.zarr", data=np.eye(4).repeat(50, axis=0), chunks=(100, 4))
+    >>> rg.scan("data.zarr", archive="moments.zarr").rows
+    200
+    >>> shape = array.append(np.ones((100, 4)))
+    >>> rg.append("moments.zarr", "data.zarr").rows
+    300
     """
     folder = archives.folder_of(archive, storage_options)
     archives.require(folder)

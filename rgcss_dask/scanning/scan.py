@@ -62,45 +62,82 @@ def scan(
 ) -> Moments:
     """Read a matrix once and return its moments, from which everything else is computed.
 
-    The work goes to the active `distributed.Client` if there is one, otherwise to Dask's threads with BLAS held
-    at one thread each. What is in the memory of this process is worked on here in either case. The result has
-    the same bits for any number of threads and workers, and after being killed and resumed. A cluster without workers
-    is waited for, 300 seconds or ``rgcss.timeout`` of Dask's configuration. Every worker must see the source; its copy
-    is refused if the sizes of its files, or pieces of some of them in each span, are not those seen here.
+    The work goes to the active `distributed.Client` if there is one, otherwise to Dask's threads with BLAS held at one
+    thread each. What is in the memory of this process is worked on here in either case. The result has the same bits
+    for any number of threads and workers, and after the pass was killed and resumed. If the cluster has no workers, the
+    call waits for them, 300 seconds or ``rgcss.timeout`` of Dask's configuration. Every worker must see the source. A
+    worker whose copy has files of other sizes, or other bytes in some pieces of each span, is refused.
 
     On a cluster the moments stay on the worker where they were made. What is returned then behaves as `Moments` and
     fetches an array when it is first used; `select` and the other functions work where the moments are (``where``).
-    Use it while the client is open, or keep an archive: it is read when the cluster is gone. A worker that is lost
-    later costs another pass, with an archive only its reading.
+    Use it while the client is open, or keep an archive, which is read when the cluster is gone. If the worker with the
+    moments is lost later, they are computed by another pass, or read from the archive if there is one.
+
+    Time O(m n^2) for m rows; memory a few n x n matrices, whatever m is, times the folds and groups.
 
     Parameters
     ----------
-    source : what holds the m x n matrix: the path or URL of a Zarr array, a pattern such as ``"day-*.zarr"`` (stacked
-        as people count, day-2 before day-10), or of an .npy file; a Zarr, NumPy, SciPy sparse or Dask array, a
-        pandas, polars or Dask data frame, a table of Arrow, a DataArray of Xarray, an AnnData or the path of its Zarr
-        store, or a list of these, stacked. Other files are for `convert`.
-    folds : keep the moments of so many folds apart, for cross-validation. Rows are assigned by a hash of their
+    source : array-like, data frame, path or list of these
+        What holds the m x n matrix: the path or URL of a Zarr array; a pattern such as ``"day-*.zarr"`` (stacked in
+        natural order, day-2 before day-10); an .npy file; a Zarr, NumPy, SciPy sparse or Dask array; a pandas, polars
+        or Dask data frame; an Arrow table; an Xarray DataArray; an AnnData or the path of its Zarr store; or a list of
+        these, stacked. Convert other files with `convert`.
+    folds : int, optional
+        Keep the moments of so many folds apart, for cross-validation. Rows are assigned by a hash of their
         number and ``seed``, so the same rows fall in the same folds whatever the chunks.
-    groups : keep the moments of so many runs of neighbouring rows apart, for the bootstrap.
-    weights : (m,) non-negative weights: an array, a Zarr array or its path, or a Dask array.
-    rows : read only these: a slice, a fraction chosen at random by ``seed``, or an (m,) boolean mask. For a
-        DataArray: the name of the dimension that is the rows (the first one by default); the others are columns.
-    nan : ``"raise"`` names a value that is not finite, ``"drop"`` leaves out and counts such rows,
+    groups : int, optional
+        Keep the moments of so many runs of neighbouring rows apart, for the bootstrap.
+    weights : array of shape (m,), path or Dask array, optional
+        Non-negative weights of the rows.
+    rows : slice, float, array of bool of shape (m,) or str, optional
+        Read only these rows: a slice, a fraction chosen at random by ``seed``, or a mask. For a DataArray: the name of
+        the dimension that is the rows (the first one by default); the others are columns.
+    nan : {"raise", "drop", "mean"}, default="raise"
+        ``"raise"`` names a value that is not finite, ``"drop"`` leaves out and counts such rows,
         ``"mean"`` fills gaps with the mean of the column, exactly.
-    missing : ``"raise"`` names a chunk that is not in the store, ``"fill"`` takes it to hold the fill value.
-    precision : ``"double"``, or ``"single"`` to multiply float32 data in float32 (added up in float64).
-    memory : bytes, or text such as ``"4 GB"``, that the pass may use in each process; a share of what is free by
+    missing : {"raise", "fill"}, default="raise"
+        ``"raise"`` names a chunk that is not in the store, ``"fill"`` takes it to hold the fill value.
+    precision : {"double", "single"}, default="double"
+        ``"single"`` multiplies float32 data in float32 and adds up in float64.
+    memory : int, float or str, optional
+        Bytes, or text such as ``"4 GB"``, that the pass may use in each process; a share of the free memory by
         default. A pass that cannot fit is refused before anything is read.
-    archive : path or URL where the moments are kept, with checkpoints until the pass is finished. The same call
+    archive : str or Path, optional
+        Path or URL where the moments are kept, with checkpoints until the pass is finished. The same call
         again resumes a pass that was interrupted, and loads a finished one. ``nan="drop"`` goes on from a pass that
         ``nan="raise"`` ended; any other pass is refused.
-    overwrite : replace what is at ``archive`` of other data or options: a finished archive, which stays until the
-        new one is complete, or what an unfinished pass left.
-    progress : a function called with a `Progress`, or whether to show a bar (by default on a terminal).
-    seed : of the folds and of the fraction of rows.
-    storage_options : for the file system of a URL.
+    overwrite : bool, default=False
+        Replace what is at ``archive`` of other data or options: a finished archive, which stays until the
+        new one is complete, or the checkpoints of an unfinished pass.
+    progress : bool or callable, optional
+        A function that is called with a `Progress`, or whether to show a bar (by default on a terminal).
+    seed : int, default=0
+        Seed of the folds and of the fraction of rows.
+    storage_options : dict, optional
+        Options for the file system of a URL.
 
-    Time O(m n^2) for m rows; memory a few n x n matrices, whatever m is, times the folds and groups.
+    Returns
+    -------
+    Moments
+        Row count, means and products, with the folds and groups that were asked for.
+
+    See Also
+    --------
+    append : add the new rows of a source that has grown.
+    verify : read again and compare.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import zarr
+    >>> import rgcss_dask as rg
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 8))
+    >>> array = zarr.create_array("data.zarr", data=rows, chunks=(100, 8))
+    >>> moments = rg.scan("data.zarr", folds=5, groups=10)
+    >>> moments
+    <Moments of 1,000 rows and 8 columns, 5 folds, 10 groups>
+    >>> np.allclose(moments.mean, rows.mean(axis=0))
+    True
     """
     source, rows = along(source, rows)
     opened = open_source(source, missing=missing, storage_options=storage_options)

@@ -31,7 +31,7 @@ class Difference:
     """Rows that are not, or no longer, what was summed."""
 
     start: int
-    stop: int  # past the last
+    stop: int  #: past the last
     reason: str
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Difference:
 class Verification:
     """What reading data again has shown; true if all rows are what was summed."""
 
-    rows: int  # read and compared
+    rows: int  #: read and compared
     spans: int
     differences: tuple[Difference, ...]
 
@@ -83,9 +83,31 @@ def verify(
 
     Parameters
     ----------
-    source : the matrix, see `scan`; rows that were added since are not looked at.
-    archive : path or URL of the moments.
-    progress, storage_options : see `scan`.
+    source : array-like, data frame, path or list of these
+        The matrix, see `scan`; rows that were added since are not looked at.
+    archive : str or Path
+        Path or URL of the moments.
+    progress : bool or callable, optional
+        How progress is shown, see `scan`.
+    storage_options : dict, optional
+        Options for the file system of a URL, see `scan`.
+
+    Returns
+    -------
+    Verification
+        True if all rows are what was summed; ``differences`` lists the others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import zarr
+    >>> import rgcss_dask as rg
+    >>> array = zarr.create_array("data.zarr", data=np.ones((200, 4)), chunks=(100, 4))
+    >>> moments = rg.scan("data.zarr", archive="moments.zarr")
+    >>> array[150, 2] = 7
+    >>> print(rg.verify("data.zarr", "moments.zarr"))
+    1 of 1 spans are not what was summed.
+    rows 0 to 199: not what was summed
     """
     folder = archives.folder_of(archive, storage_options)
     record = archives.require(folder)

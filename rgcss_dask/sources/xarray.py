@@ -41,10 +41,24 @@ class Field:
 
     Columns that hold no value in any row, as the land of an ocean data set, are left out of the matrix and put back
     as NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> import rgcss_dask as rg
+    >>> values = np.random.default_rng(0).normal(size=(50, 3, 4))
+    >>> field = xr.DataArray(values, {"lat": [10.0, 20.0, 30.0]}, dims=("time", "lat", "lon"), name="temperature")
+    >>> layout = rg.Field.of(field, "time")
+    >>> layout.n
+    12
+    >>> picked = rg.select(rg.scan(layout.matrix(field)), 2, center=True)
+    >>> layout.places(picked.columns).sizes["place"]
+    2
     """
 
-    rows: str  # the dimension whose entries are rows
-    keep: Any  # DataArray of bool over the other dimensions, with their coordinates; False: left out
+    rows: str  #: the dimension whose entries are rows
+    keep: Any  #: DataArray of bool over the other dimensions, with their coordinates; False: left out
     name: str | None
     attributes: dict[str, Any]
 
@@ -54,11 +68,19 @@ class Field:
 
         Parameters
         ----------
-        array : DataArray with two dimensions or more.
-        rows : name of the dimension whose entries are rows; the first one by default.
-        land : which columns to leave out: those without a value in the first, middle and last row (``"ends"``; one that
+        array : DataArray
+            An array with two dimensions or more.
+        rows : str, optional
+            Name of the dimension whose entries are rows; the first one by default.
+        land : {"ends", "all"} or array of bool, default="ends"
+            Which columns to leave out: those without a value in the first, middle and last row (``"ends"``; one that
             has a value in another row is then an error in the pass), those without a value in any row
             (``"all"``; reads everything once more), or a boolean array over the other dimensions.
+
+        Returns
+        -------
+        Field
+            The layout.
         """
         array, rows = _checked(array, rows)
         values = array.transpose(rows, ...)
@@ -89,7 +111,18 @@ class Field:
         return tuple(", ".join(parts) for parts in zip(*labels, strict=True))
 
     def labels(self, array: Any) -> tuple[str, ...] | None:
-        """Return the names of the columns of a DataArray of picked ones, if it has the coordinates of their places."""
+        """Return the names of the columns of a DataArray of picked ones, if it has the coordinates of their places.
+
+        Parameters
+        ----------
+        array : DataArray
+            Picked columns, as ``transform`` returns them.
+
+        Returns
+        -------
+        tuple of str or None
+            A name for each column.
+        """
         at = {dim: array.coords.get(dim) for dim in self.keep.dims}
         if any(coordinate is None or coordinate.ndim != 1 for coordinate in at.values()):
             return None
@@ -101,7 +134,18 @@ class Field:
         return np.flatnonzero(self.keep.to_numpy())
 
     def matrix(self, array: Any) -> Source:
-        """Return the matrix of this DataArray, or of another with the same places, to be read by `scan`."""
+        """Return the matrix of this DataArray, or of another with the same places, to be read by `scan`.
+
+        Parameters
+        ----------
+        array : DataArray
+            An array with the same places.
+
+        Returns
+        -------
+        Source
+            A source of rows.
+        """
         array, _ = _checked(array, self.rows)
         array = array.transpose(self.rows, *self.keep.dims) if set(array.dims) >= set(self.keep.dims) else array
         self._check_places(array)
@@ -118,23 +162,59 @@ class Field:
         return DaskFieldSource(flat, self)
 
     def places(self, columns: ArrayLike) -> Any:
-        """Return where columns lie: a DataArray of their numbers with the coordinates of the places, in this order."""
+        """Return where columns lie.
+
+        Parameters
+        ----------
+        columns : sequence of int
+            Columns of the matrix.
+
+        Returns
+        -------
+        DataArray of shape (k,)
+            The numbers of the columns, in this order, with the coordinates of their places.
+        """
         columns = np.asarray(columns, dtype=np.intp)
         found = self.keep.isel(self._indexers(columns))
         ranks = (PLACE, np.arange(1, len(columns) + 1))
         return found.copy(data=columns).assign_coords({RANK: ranks}).rename("column")
 
     def reduced(self, values: Any, columns: ArrayLike, like: Any) -> Any:
-        """Return picked columns (m, k) as a DataArray with the rows of ``like`` and the coordinates of the places."""
+        """Return picked columns as a DataArray.
+
+        Parameters
+        ----------
+        values : array of shape (m, k)
+            The values.
+        columns : sequence of int
+            The columns they are of.
+        like : DataArray
+            The array whose rows these are; it lends their coordinates.
+
+        Returns
+        -------
+        DataArray of shape (m, k)
+            The values with the coordinates of rows and places.
+        """
         at = self.keep.isel(self._indexers(np.asarray(columns, dtype=np.intp)))
         shape = at.expand_dims({self.rows: values.shape[0]}, axis=0)
         out = shape.copy(data=values).assign_coords(self._row_coordinates(like))
         return out.rename(self.name).assign_attrs(self.attributes)
 
     def full(self, values: Any, like: Any = None) -> Any:
-        """Return columns (m, n), or one number for each (n,), as a field; what was left out is NaN.
+        """Return columns as a field over all places; what was left out is NaN.
 
-        ``like`` is the DataArray whose rows these are; it lends its coordinates.
+        Parameters
+        ----------
+        values : array of shape (m, n) or (n,)
+            Rows of all columns, or one number for each column.
+        like : DataArray, optional
+            The array whose rows these are; it lends their coordinates.
+
+        Returns
+        -------
+        DataArray
+            The values where the columns lie.
         """
         if values.ndim == 1:
             return self.keep.copy(data=self._spread(values[None])[0].reshape(self.keep.shape)).rename(self.name)

@@ -175,6 +175,20 @@ class Factor:
     Nothing n x n is ever formed: memory O(m n + n k), time O(m n) for each pick. Any F with F'F = G will do: the
     rows themselves, a triangular factor, a sketch. A block with more rows than columns is first reduced to its
     triangular factor.
+
+    Parameters
+    ----------
+    F : array of shape (m, n)
+        The block, with finite values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import rgcss_dask as rg
+    >>> rows = np.random.default_rng(0).normal(size=(20, 1000))
+    >>> picked = rg.select(rg.Factor(rows), 5)
+    >>> np.array_equal(picked.columns, rg.select(rows.T @ rows, 5).columns)
+    True
     """
 
     def __init__(self, F: ArrayLike) -> None:
@@ -202,6 +216,7 @@ class Factor:
         return f"<Factor of {counted(self._rows, 'row')} and {counted(self.n, 'column')}>"
 
     def column(self, w: int) -> Array:
+        """Return column w of G, (n,)."""
         return self.matrix[:, w] @ self.matrix
 
     def multiply(self, X: Array, pool: Pool) -> Array:
@@ -218,6 +233,7 @@ class Factor:
         return np.asarray(sum(pool.map(part, _split(len(F), _PARTS))))
 
     def first_terms(self, counts: Array, pool: Pool) -> GainTerms:
+        """Return the sums behind the gains before the first pick."""
         squares = _quadratic(_product(self.matrix * counts, self.matrix.T, pool), self.matrix, pool)
         return GainTerms(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
 
@@ -231,9 +247,11 @@ class Factor:
         return GainTerms(eta, rho, np.einsum("ij,ij->j", F, E), np.einsum("ij,ij->j", E, E))
 
     def rows(self, picks: Index) -> Array:
+        """Return the rows of G that belong to the picks, (k, n)."""
         return (self.matrix[:, picks].T @ self.matrix) * self.unit
 
     def spectrum(self, counts: Array) -> Array:
+        """Return the eigenvalues of G over the columns that count, largest first."""
         with single_threaded_blas():
             values = np.linalg.svd(self.matrix * np.sqrt(counts), compute_uv=False) ** 2 * self.unit
         return np.concatenate([values, np.zeros(self.n - len(values))])
