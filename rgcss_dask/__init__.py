@@ -20,7 +20,7 @@ _HOME = {
     "Refinement": "core.refinement",
     "Selection": "core.selection",
     "Stability": "core.stability",
-    "Stop": "core.selection",
+    "Stop": "core.stop",
     "append": "scanning.append",
     "convert": "conversion.convert",
     "choose_k": "core.tuning",
@@ -56,11 +56,11 @@ if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here 
     from rgcss_dask.core.moments import Moments as Moments
     from rgcss_dask.core.refinement import Refinement as Refinement
     from rgcss_dask.core.selection import Selection as Selection
-    from rgcss_dask.core.selection import Stop as Stop
     from rgcss_dask.core.solver.gram import Factor as Factor
     from rgcss_dask.core.stability import Stability as Stability
     from rgcss_dask.core.stability import expected_jaccard as expected_jaccard
     from rgcss_dask.core.stability import stability_under_noise as stability_under_noise
+    from rgcss_dask.core.stop import Stop as Stop
     from rgcss_dask.core.tuning import CrossValidation as CrossValidation
     from rgcss_dask.core.tuning import choose_k as choose_k
     from rgcss_dask.estimator import GCSS as GCSS

@@ -15,7 +15,8 @@ from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.problem import Center, Columns, Problem, Scale
 from rgcss_dask.core.result import Tuning
-from rgcss_dask.core.selection import Selection, Stop
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.stop import Stop
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.core.words import counted, percent
 from rgcss_dask.origin import PickedFrom, as_asked

@@ -14,7 +14,8 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import size
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.result import Result
-from rgcss_dask.core.selection import Selection, Stop
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.stop import Stop
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.io.files import Folder, order_in_words

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rgcss_dask as rg
+from rgcss_dask.core import evaluate, refinement
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.objective import objective_named
 from rgcss_dask.core.refinement import swap_losses
@@ -57,15 +58,55 @@ def test_every_swap_is_scored_with_its_loss(objective, lam, unit):
 
 def test_refinement_finds_the_best_subset_far_more_often_than_the_greedy():
     """The figures in the docstring of refine."""
-    found = {"greedy": 0, "refined": 0}
+    found = {"greedy": 0, "refined": 0, "searched": 0}
     for seed in range(100):
         A, k, lam, objective = factor_model(seed)
         best = smallest_loss(A, k, lam, objective) * (1 + 1e-9)
         picked = rg.select(A.T @ A, k, lam=lam, objective=objective)
         refined = rg.refine(picked, A.T @ A)
+        searched = rg.refine(picked, A.T @ A, effort=5)
+        found["searched"] += oracle.loss(A, searched.columns, lam, objective) <= best
         found["greedy"] += oracle.loss(A, picked.columns, lam, objective) <= best
         found["refined"] += oracle.loss(A, refined.selection.columns, lam, objective) <= best
-    assert found == {"greedy": 19, "refined": 87}
+    assert found == {"greedy": 19, "refined": 87, "searched": 100}
+
+
+def wide_model(seed, n=130, k=12):
+    """More columns than a search begins anywhere among, so that it goes on by kicks."""
+    rng = np.random.default_rng(seed)
+    A = rng.standard_normal((200, 20)) @ rng.standard_normal((20, n)) + 0.5 * rng.standard_normal((200, n))
+    return A.T @ A, k
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_more_effort_is_never_worse_and_the_same_for_any_number_of_threads(objective, monkeypatch):
+    for seed in range(3):
+        G, k = wide_model(seed)
+        picked = rg.select(G, k, include=[5], exclude=[7], objective=objective)
+        losses, found = [rg.refine(picked, G).after], []
+        for threads in (1, 2, 5):
+            monkeypatch.setattr(refinement, "Pool", lambda threads=threads: Pool(threads))
+            said = []
+            refined = rg.refine(picked, G, effort=10, seed=seed, progress=lambda *args, said=said: said.append(args))
+            assert [made for made, _, _ in said] == [4, 8, 10]
+            assert said[-1] == (10, 10, refined.after)
+            found.append(refined)
+        assert len({(tuple(one.columns), one.after, str(one)) for one in found}) == 1
+        losses.append(refined.after)
+        assert losses == sorted(losses, reverse=True)
+        assert refined.columns[0] == 5
+        assert 7 not in refined.columns
+        assert refined.loss[-1] == pytest.approx(evaluate.loss(G, refined.columns, 1.0, objective))
+        assert "Of 11 searches, the first and those after 10 kicks, " in refined.sentence
+        assert refined.tries.best >= 1
+
+
+def test_tries_end_where_nothing_can_be_exchanged():
+    G = np.diag([3.0, 2.0, 1.0])
+    every = rg.refine(rg.select(G, 3, objective="all"), G, effort=3)
+    assert (every.swaps, every.tries.made) == (0, 0)
+    kept = rg.refine(rg.select(G, 1, include=[2]), G, effort=3)
+    assert list(kept.columns) == [2]
 
 
 @settings(max_examples=80, deadline=None)
@@ -82,7 +123,7 @@ def test_never_worse_than_the_greedy_and_no_swap_is_left(seed, lam, objective, k
     # Any subset may be refined, not only one the greedy chose; so the picks may depend on each other.
     picked = rg.select(G, k, lam=max(lam, 1e-6), objective=objective, include=free[: min(k, 2)])
     picked = replace(picked, lam=lam)
-    refined = rg.refine(picked, G)
+    refined = rg.refine(picked, G, include=())
     tol = 1e-9 * refined.before + 1e-11 * np.trace(G)
     now = oracle.loss(A, refined.selection.columns, lam, objective)
     assert refined.after <= refined.before
@@ -111,7 +152,9 @@ def test_no_swap_is_left_where_columns_dominate(lam, objective):
         include = rng.permutation(n)[: seed % 3]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "lam=1e-06 is below")
-            refined = rg.refine(rg.select(A.T @ A, k, lam=lam, objective=objective, include=include), A.T @ A)
+            refined = rg.refine(
+                rg.select(A.T @ A, k, lam=lam, objective=objective, include=include), A.T @ A, include=()
+            )
         columns, now = list(refined.selection.columns), refined.after
         counts = np.sum(A**2, axis=0)
         resolved = 1e-12 * np.delete(counts, columns).sum() + (1e-13 * counts.sum() if objective == "all" else 0.0)
@@ -159,22 +202,25 @@ def test_included_columns_stay_and_excluded_ones_stay_out():
     A, k, lam, objective = factor_model(2)
     G = A.T @ A
     worst = min(range(len(G)), key=lambda j: G[j, j])
-    free = rg.refine(rg.select(G, k, lam=lam, objective=objective, include=[worst]), G)
+    first = rg.select(G, k, lam=lam, objective=objective, include=[worst])
+    assert rg.refine(first, G).selection.columns[0] == worst  # the selection knows what it was asked
+    free = rg.refine(first, G, include=())
     assert worst not in free.selection.columns
     never = [int(j) for j in free.selection.columns if j != worst][:1]
     picked = rg.select(G, k, lam=lam, objective=objective, include=[worst], exclude=never)
-    kept = rg.refine(picked, G, include=[worst], exclude=never).selection.columns
-    assert kept[0] == worst
-    assert never[0] not in kept
+    again = pickle.loads(pickle.dumps(picked))
+    for kept in (rg.refine(picked, G), rg.refine(picked, G, effort=8), rg.refine(again, G)):
+        assert kept.columns[0] == worst
+        assert never[0] not in kept.columns
 
 
 def test_sweeps_are_bounded_and_the_words_say_how_it_ended():
     A, k, lam, objective = factor_model(6)
     bad = rg.select(A.T @ A, k, lam=lam, objective=objective, include=np.argsort(np.sum(A**2, axis=0))[:k])
-    short = rg.refine(bad, A.T @ A, sweeps=1)
+    short = rg.refine(bad, A.T @ A, include=(), sweeps=1)
     assert (short.sweeps, short.settled) == (1, False)
     assert "more may be gained after 1 sweep." in str(short)
-    full = rg.refine(bad, A.T @ A)
+    full = rg.refine(bad, A.T @ A, include=())
     assert full.settled
     assert full.after <= short.after
     assert f"{full.swaps} swaps lowered the loss by" in str(full)
@@ -198,6 +244,8 @@ def test_bad_input_says_the_rule_and_the_value():
     for source, options, message in [
         (G, {"sweeps": 0}, "sweeps must be a whole number, 1 or more; got 0"),
         (np.eye(4), {}, "the columns that were selected from: 3 of them; got 4"),
+        (G, {"effort": -1}, "effort must be a whole number, 0 or more; got -1"),
+        (G, {"effort": 1.5}, "effort must be a whole number, 0 or more; got 1.5"),
         (G, {"include": [2]}, "a column to keep must have been picked; column 2 was not"),
         (G, {"exclude": [3]}, "between 0 and 2; got 3"),
     ]:

@@ -31,8 +31,10 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
     A result that is there is replaced; any other file only with ``overwrite``.
     """
     folder, name = result_place(path, overwrite=overwrite)
-    content = {**_encoded(asdict(replace(result, provenance=kept(result.provenance)))), "sentence": result.sentence}
-    del content["selection"]["all_names"]  # they are those of the result
+    picked = replace(result.selection, problem=None)
+    plain = asdict(replace(result, selection=picked, provenance=kept(result.provenance)))
+    content = {**_encoded(plain), "sentence": result.sentence}
+    del content["selection"]["all_names"], content["selection"]["problem"]  # in the result, and its provenance
     if result.selection.mu_rest is None:  # earlier versions do not know it
         del content["selection"]["mu_rest"]
     content = {"kind": KIND, "format": FORMAT, "crc32": _crc(content), **content}

@@ -43,9 +43,9 @@ def stability_need(n: int, k: int, groups: int, memory: int | None) -> Need:
     return Need("groups", groups, default if memory is None else memory)
 
 
-def refine_need(n: int, k: int) -> Need:
-    """Two Grams and the tables of all swaps."""
-    return Need("", 0, 8 * n * (3 * n + 24 * min(k, n) + _paths(n, k, 1)))
+def refine_need(n: int, k: int, effort: int = 0) -> Need:
+    """Two Grams and the tables of all swaps, for each search that is made side by side."""
+    return Need("", 0, 8 * n * (3 * n + 24 * min(k, n) * min(max(effort, 1), available_cpus()) + _paths(n, k, 1)))
 
 
 def _paths(n: int, k: int, lams: int) -> int:

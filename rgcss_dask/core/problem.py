@@ -13,7 +13,7 @@ from rgcss_dask.core.accumulate import is_whole
 from rgcss_dask.core.evaluate import checked_lambda
 from rgcss_dask.core.moments import Moments, column_indices, takes_means
 from rgcss_dask.core.objective import Objective, objective_named
-from rgcss_dask.core.selection import Stop
+from rgcss_dask.core.stop import Stop
 
 Array = NDArray[np.float64]
 Columns = Sequence[int] | Sequence[str] | NDArray[Any]

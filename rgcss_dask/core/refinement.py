@@ -14,9 +14,11 @@ from rgcss_dask.core.answer import AboutSelection
 from rgcss_dask.core.moments import Moments, column_indices
 from rgcss_dask.core.objective import Objective
 from rgcss_dask.core.problem import Problem
+from rgcss_dask.core.search import BETTER, Local, Optimum, Told, Tries, widely
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver import kernels
 from rgcss_dask.core.solver.gram import Gram, checked_gram
+from rgcss_dask.core.solver.greedy import solve
 from rgcss_dask.core.solver.pool import Pool
 from rgcss_dask.core.words import counted
 from rgcss_dask.runtime.blas import single_threaded_blas
@@ -24,8 +26,8 @@ from rgcss_dask.runtime.blas import single_threaded_blas
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
-# A swap must lower the loss by more than this share of it, and by more than a Gram resolves.
-BETTER = 1e-10
+# Swaps of a sweep that may bring nothing, after those made before them, until all are scored anew.
+_FAILED = 4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -49,9 +51,10 @@ class Refinement(AboutSelection):
     selection: Selection  #: a swapped-in column has the place of the one it replaced
     before: float  #: loss of the columns that were given
     after: float  #: loss of the columns now: never more
-    swaps: int
+    swaps: int  #: that were made; after further tries, how many columns are others in the end
     sweeps: int  #: how often all swaps were scored
     settled: bool  #: True: no single swap is better. False: the sweeps were used up
+    tries: Tries | None = None  #: how often the search was begun again, where that was asked for
 
     @property
     def k(self) -> int:
@@ -61,14 +64,16 @@ class Refinement(AboutSelection):
     @property
     def sentence(self) -> str:
         """Say in one sentence what the swaps brought."""
-        if self.swaps == 0:
-            return "No swap of one picked column for another lowers the loss."
-        gain = 100 * (1 - self.after / self.before) if self.before > 0 else 0.0
-        more = f"more may be gained after {counted(self.sweeps, 'sweep')}"
-        return (
-            f"{counted(self.swaps, 'swap')} lowered the loss by {gain:.3g} %, from {self.before:.6g} to "
-            f"{self.after:.6g}; {'no further swap lowers it' if self.settled else more}."
-        )
+        if self.after == self.before:
+            words = "No swap of one picked column for another lowers the loss."
+        else:
+            gain = 100 * (1 - self.after / self.before) if self.before > 0 else 0.0
+            more = f"more may be gained after {counted(self.sweeps, 'sweep')}"
+            words = (
+                f"{counted(self.swaps, 'swap')} lowered the loss by {gain:.3g} %, from {self.before:.6g} to "
+                f"{self.after:.6g}; {'no further swap lowers it' if self.settled else more}."
+            )
+        return words if self.tries is None else f"{words} {self.tries.sentence}"
 
     @property
     def picks(self) -> str:
@@ -76,43 +81,114 @@ class Refinement(AboutSelection):
         return self.selection.sentence
 
 
-def improve(selection: Selection, source: Moments | ArrayLike, problem: Problem, *, sweeps: int = 20) -> Refinement:
+def improve(
+    selection: Selection,
+    source: Moments | ArrayLike,
+    problem: Problem | None = None,
+    *,
+    sweeps: int = 20,
+    effort: int = 0,
+    seed: int = 0,
+    told: Told | None = None,
+) -> Refinement:
     """Exchange picked columns while that lowers the loss; see `rgcss_dask.refine`.
 
-    A sweep scores all k (n - k) swaps at once from the Gram, then makes the best of them one after the other until one,
-    recomputed in full, is no better. Of the problem the columns that stay and those that are never taken in count;
-    lambda, objective and preparation are those of the selection.
+    A sweep scores all k (n - k) swaps at once from the Gram, then makes the best of them one after the other until
+    some, recomputed in full, are no better. Of the problem, by default that of the selection, the columns that stay and
+    those that are never taken in count; lambda, objective and preparation are those of the selection.
     """
-    G, names, stay, never = _checked(selection, source, problem, sweeps)
-    lam, objective, columns = selection.lam, selection.counting, selection.columns.copy()
-    swaps, done = 0, 0
+    _check_whole("sweeps", sweeps, 1)
+    _check_whole("effort", effort, 0)
+    _check_whole("seed", seed, 0)
+    ground = _Ground(selection, source, problem or selection.problem or Problem(), sweeps)
+    tries = None
     with Pool() as pool, single_threaded_blas():
-        base = Gram(G)
-        before = after = evaluate.loss(G, columns, lam, objective)
-        resolved = _resolved(G, columns, lam)
-        settled = before <= resolved
-        while done < sweeps and not settled:
-            done, settled = done + 1, True
-            table = swap_losses(base, columns, lam, objective, pool)
-            table[np.isin(columns, stay)] = np.inf
-            table[:, never] = np.inf
+        first = best = ground.descend(selection.columns, pool)
+        if effort:
+            local = Local(ground.descend, ground.allowed)
+            best, tries = widely(local, best, effort, seed, pool, told)
+    if best.loss < first.start:
+        swaps = best.swaps if tries is None else len(np.setdiff1d(best.columns, selection.columns))
+        refined = ground.selection(best.columns if tries is None else ground.in_order(best.columns))
+    else:
+        swaps, refined = 0, selection
+    return Refinement(refined, first.start, best.loss, swaps, best.sweeps, best.settled, tries)
+
+
+class _Ground:
+    """What picks are exchanged on: the Gram, what counts, and which swaps are allowed."""
+
+    def __init__(self, selection: Selection, source: Moments | ArrayLike, problem: Problem, sweeps: int) -> None:
+        self.G = checked_gram(selection.prepare(source))
+        self.base = Gram(self.G)
+        self._selection, self._sweeps = selection, sweeps
+        self._names = selection.all_names or getattr(source, "names", None)  # the Gram has the order of the selection
+        given = (problem.include, problem.exclude)
+        self._stay, self._never = (column_indices(one, len(self.G), self._names) for one in given)
+        self._problem = replace(problem, include=self._stay, exclude=self._never)
+        absent = np.setdiff1d(self._stay, selection.columns)
+        if len(absent):
+            raise ValueError(f"a column to keep must have been picked; column {absent[0]} was not.")
+
+    def _weighed(self, columns: Index) -> tuple[float, float]:
+        """Return the loss of picks, recomputed in full, and what a Gram resolves of it: no less is a difference.
+
+        That is the rounding of the columns that were not picked. Others are known.
+        """
+        W = evaluate.weights(self.G, columns, self._selection.lam)
+        roots = np.sqrt(np.maximum(np.diagonal(self.G), 0.0))
+        rounding = np.delete(evaluate.rounding_left(roots, W, roots[columns]), columns).sum()
+        return float(evaluate.loss_on(self.G, W, columns, self._selection.counting)), float(rounding)
+
+    def allowed(self, columns: Index) -> NDArray[np.bool_]:
+        """Say which column may take the place of which pick, (k, n); a picked one takes no other place."""
+        mask = np.ones((len(columns), len(self.G)), dtype=bool)
+        mask[np.isin(columns, self._stay)] = False
+        mask[:, self._never] = False
+        mask[:, columns] = False
+        return mask
+
+    def descend(self, columns: Index, pool: Pool) -> Optimum:
+        """Exchange picks until no swap lowers the loss, or the sweeps are used up."""
+        lam, objective = self._selection.lam, self._selection.counting
+        columns, swaps, done = columns.copy(), 0, 0
+        after, resolved = self._weighed(columns)
+        start = after
+        settled = after <= resolved or not self.allowed(columns).any()
+        while done < self._sweeps and not settled:
+            done, settled, failed, limit = done + 1, True, 0, after - BETTER * after - resolved
+            table = swap_losses(self.base, columns, lam, objective, pool)
+            table[~self.allowed(columns)] = np.inf
             for place, column in _best_first(table):
                 trial = columns.copy()
                 trial[place] = column
-                loss = evaluate.loss(G, trial, lam, objective)
-                if not loss < after - BETTER * after - resolved:
+                loss, rounding = self._weighed(trial)
+                if loss < after - BETTER * after - resolved and self.allowed(columns)[place, column]:
+                    columns, after, resolved, swaps, settled = trial, loss, rounding, swaps + 1, False
+                else:
+                    failed += 1
+                if failed > _FAILED or not table[place, column] < limit:
                     break
-                columns, after, swaps, settled = trial, loss, swaps + 1, False
-                resolved = _resolved(G, columns, lam)
-    refined = selection if swaps == 0 else _with_columns(selection, G, columns, names)
-    return Refinement(refined, before, after, swaps, done, settled)
+        return Optimum(columns, start, after, swaps, done, settled)
 
+    def in_order(self, columns: Index) -> Index:
+        """Return picks that have no order of their own in the order the greedy selection takes them."""
+        others = np.delete(np.arange(len(self.G)), columns)
+        rules = Problem(self._selection.objective, self._selection.lam, include=self._stay, exclude=others)
+        first = solve(self.G, len(columns), rules, quiet=True)[0].columns
+        return np.concatenate([first, columns[~np.isin(columns, first)]])
 
-def _resolved(G: Array, columns: Index, lam: float) -> float:
-    """Return what a Gram resolves of the loss: rounding of the columns that were not picked. Others are known."""
-    roots = np.sqrt(np.maximum(np.diagonal(G), 0.0))
-    W = evaluate.weights(G, columns, lam)
-    return float(np.delete(evaluate.rounding_left(roots, W, roots[columns]), columns).sum())
+    def selection(self, columns: Index) -> Selection:
+        """Return the selection with other columns in the same places, and the losses of their prefixes."""
+        selection, names = self._selection, self._names
+        return replace(
+            selection,
+            columns=columns,
+            loss=evaluate.prefix_losses(self.G, columns, selection.lam, objective=selection.counting),
+            names=None if names is None else tuple(names[j] for j in columns),
+            problem=self._problem,
+            rounding=None,  # that of the picks which were made one by one
+        )
 
 
 def _best_first(table: Array) -> Iterator[tuple[int, int]]:
@@ -173,27 +249,6 @@ def _lambdas(base: Gram, k: int, lam: float) -> Array:
     return np.maximum(lam / base.unit, k * evaluate.DOUBT * np.where(base.diagonal > 0, base.diagonal, largest))
 
 
-def _with_columns(selection: Selection, G: Array, columns: Index, names: tuple[str, ...] | None) -> Selection:
-    """Return the selection with other columns in the same places, and the losses of their prefixes."""
-    return replace(
-        selection,
-        columns=columns,
-        loss=evaluate.prefix_losses(G, columns, selection.lam, objective=selection.counting),
-        names=None if names is None else tuple(names[j] for j in columns),
-        rounding=None,  # that of the picks which were made one by one
-    )
-
-
-def _checked(
-    selection: Selection, source: Moments | ArrayLike, problem: Problem, sweeps: int
-) -> tuple[Array, tuple[str, ...] | None, Index, Index]:
-    """Return the prepared Gram, the column names, and the columns that stay and those never taken in."""
-    if isinstance(sweeps, bool) or sweeps != int(sweeps) or sweeps < 1:
-        raise ValueError(f"sweeps must be a whole number, 1 or more; got {sweeps!r}.")
-    G = checked_gram(selection.prepare(source))
-    names = selection.all_names or getattr(source, "names", None)  # the Gram has the order of the selection
-    stay, never = (column_indices(given, len(G), names) for given in (problem.include, problem.exclude))
-    absent = np.setdiff1d(stay, selection.columns)
-    if len(absent):
-        raise ValueError(f"a column to keep must have been picked; column {absent[0]} was not.")
-    return G, names, stay, never
+def _check_whole(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or value != int(value) or value < least:
+        raise ValueError(f"{name} must be a whole number, {least} or more; got {value!r}.")

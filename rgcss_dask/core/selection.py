@@ -1,4 +1,4 @@
-"""The result of a selection, and the rules that may end it early."""
+"""The result of a selection."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import matching
 from rgcss_dask.core.objective import Objective, objective_named
+from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.solver.gram import checked_gram
 from rgcss_dask.core.words import counted, digits, percent
 
@@ -22,57 +23,6 @@ Array = NDArray[np.float64]
 
 # Rounding shows when it moves a loss by more than this share of it plus this share of the loss at the start.
 _SHOWS = 1e-6, 1e-9
-
-
-@dataclass(frozen=True)
-class Stop:
-    """When to stop before k columns are picked; whichever rule is met first ends the selection.
-
-    Parameters
-    ----------
-    loss : float, optional
-        Stop when the loss is at most this share of the loss before the first pick.
-    bound : float, optional
-        Stop when the loss is at most this factor (1 or more) times the tight lower bound for as many columns.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_wine
-    >>> import rgcss_dask as rg
-    >>> rows = load_wine().data
-    >>> rg.select(rows, 13, center=True, scale="std", stop=rg.Stop(loss=0.3)).k  # 70 % explained
-    5
-    """
-
-    loss: float | None = None
-    bound: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.loss is not None and not 0 <= self.loss <= 1:
-            raise ValueError(f"stop at a share of the loss between 0 and 1; got loss={self.loss!r}.")
-        if self.bound is not None and not self.bound >= 1:
-            raise ValueError(f"no selection can be below the bound: its factor must be 1 or more; got {self.bound!r}.")
-
-    def met(self, loss: float, start: float, bound: float | None) -> bool:
-        """Say whether either rule holds.
-
-        Parameters
-        ----------
-        loss : float
-            The loss now.
-        start : float
-            The loss before the first pick.
-        bound : float or None
-            The tight lower bound for as many columns.
-
-        Returns
-        -------
-        bool
-            True if the selection ends here.
-        """
-        return (self.loss is not None and loss <= self.loss * start) or (
-            self.bound is not None and bound is not None and loss <= self.bound * bound
-        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,6 +60,7 @@ class Selection(Answer):
     rounding: Array | None = None  #: (k,) how far rounding in the Gram may have moved each loss
     all_names: tuple[str, ...] | None = None  #: (n,) names of the columns to choose from
     mu_rest: Array | None = None  #: (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
+    problem: Problem | None = None  #: what was asked, columns by their indices; not known of a loaded result
 
     @property
     def counting(self) -> Objective:

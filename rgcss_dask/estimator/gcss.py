@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from numpy.typing import ArrayLike
 
-from rgcss_dask.core.selection import Stop
+from rgcss_dask.core.stop import Stop
 from rgcss_dask.estimator.selector import RGCSS
 
 

@@ -15,7 +15,7 @@ from rgcss_dask.core.accumulate import is_whole
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.objective import objective_named
 from rgcss_dask.core.problem import Problem
-from rgcss_dask.core.selection import Stop
+from rgcss_dask.core.stop import Stop
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.questions import rank_outside_folds, validated, validated_for_share
 from rgcss_dask.selecting import TRIED_COLUMNS, most_columns, stop_at

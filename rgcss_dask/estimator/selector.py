@@ -20,7 +20,8 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.partial_sums import PartialSums
 from rgcss_dask.core.plan import Options
 from rgcss_dask.core.rebuild import Take
-from rgcss_dask.core.selection import Selection, Stop
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.stop import Stop
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.estimator.columns import is_frame, labels, refuse_wrapping, row_weights
 from rgcss_dask.estimator.fitted import TellsItsResult

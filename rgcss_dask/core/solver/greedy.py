@@ -41,8 +41,8 @@ _TOGETHER = 4
 Source = Moments | ArrayLike | Factor
 
 
-def solve(source: Source, k: int, problem: Problem, *, bound: bool = False) -> list[Selection]:
-    """Answer a problem: one selection for each of its lambdas.
+def solve(source: Source, k: int, problem: Problem, *, bound: bool = False, quiet: bool = False) -> list[Selection]:
+    """Answer a problem: one selection for each of its lambdas; ``quiet`` keeps remarks that were made before.
 
     With M = I - C (C'C + lam I)^-1 C', H = A'MA and R = A'M^2 A, picking i lowers the loss by
     2 rho_i / alpha_i - R_ii eta_i / alpha_i^2, where alpha_i = lam + H_ii, eta_i = sum_j H_ij^2 and
@@ -60,11 +60,12 @@ def solve(source: Source, k: int, problem: Problem, *, bound: bool = False) -> l
         # One group has all threads for its products with G; several are side by side, each with one.
         pool.map(_walk, ((base, group, pool if len(groups) == 1 else Pool(1)) for group in groups))
         # With a single thread of BLAS: more would go on waiting busily, and slow down whatever comes next.
-        done = [path.result(**known) for path in paths]
+        asked = problem.by_index(base.n, known.get("all_names"))
+        done = [path.result(problem=asked.at(path.lam), **known) for path in paths]
     # Of the smallest column: beside a larger one, a lambda that is rounding there may still be much here.
     positive = base.diagonal[base.diagonal > 0]
     smallest = evaluate.DOUBT * float(positive.min()) * base.unit if len(positive) else 0.0
-    for remark in (remark for picked in done for remark in picked.remarks(k, smallest)):
+    for remark in (remark for picked in done if not quiet for remark in picked.remarks(k, smallest)):
         warnings.warn(remark, stacklevel=3)
     return done
 
