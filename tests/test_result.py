@@ -19,7 +19,7 @@ from rgcss_dask.core.result import Trust, Tuning, make_result
 def result():
     A = np.random.default_rng(0).normal(size=(80, 70)) @ np.diag(np.linspace(0.1, 2, 70)) + 3
     moments = Moments.of(A, names=[f"column {i}" for i in range(70)])
-    picked = select(moments, 5, lam=2.0, center=True, scale="std")
+    picked = select(moments, 5, lam=2.0, center=True, scale="std", include=["column 44"], exclude=[1, 2])
     tuning = Tuning(np.array([1.0, 2.0]), np.ones((2, 5)), np.zeros((2, 5)), 4, 2.0, 5, "words")
     trust = Trust(np.linspace(0, 1, 70), 0.5, 0.1, 100, "words")
     return make_result(moments, picked, provenance={"address": "here"}, tuning=tuning, trust=trust)
@@ -39,6 +39,12 @@ def test_every_bit_comes_back(result, tmp_path):
     assert equal(back, result)
     save_result(result, "memory://results/r.json")
     assert equal(load_result("memory://results/r.json"), result)
+
+
+def test_a_loaded_selection_knows_what_may_be_picked(result, tmp_path):
+    save_result(result, tmp_path / "r.json")
+    problem = load_result(tmp_path / "r.json").selection.problem
+    assert (list(problem.include), list(problem.exclude)) == ([44], [1, 2])
 
 
 def test_the_numbers_are_those_of_the_selection(result):

@@ -14,6 +14,7 @@ import numpy as np
 
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.objective import objective_named
+from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.result import Result, Trust, Tuning
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.io.files import Folder, place_of
@@ -23,6 +24,7 @@ from rgcss_dask.io.safe_text import kept, without_secrets
 FORMAT = 2  # with a checksum of the content, which format 1 did not have
 OLDEST = 1
 KIND = "rgcss_dask result"
+RULES = "include", "exclude"  # of what may be picked, kept with the selection
 
 
 def save_result(result: Result, path: str | Path, *, overwrite: bool = False) -> None:
@@ -31,10 +33,13 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
     A result that is there is replaced; any other file only with ``overwrite``.
     """
     folder, name = result_place(path, overwrite=overwrite)
-    picked = replace(result.selection, problem=None)
+    picked, rules = replace(result.selection, problem=None), result.selection.problem or Problem()
     plain = asdict(replace(result, selection=picked, provenance=kept(result.provenance)))
     content = {**_encoded(plain), "sentence": result.sentence}
-    del content["selection"]["all_names"], content["selection"]["problem"]  # in the result, and its provenance
+    del content["selection"]["all_names"], content["selection"]["problem"]  # those of the result; by its columns
+    for rule in RULES:
+        if len(getattr(rules, rule)):  # earlier versions do not know it
+            content["selection"][rule] = _encoded(np.asarray(getattr(rules, rule), dtype=np.int64))
     if result.selection.mu_rest is None:  # earlier versions do not know it
         del content["selection"]["mu_rest"]
     content = {"kind": KIND, "format": FORMAT, "crc32": _crc(content), **content}
@@ -99,7 +104,10 @@ def _crc(content: dict[str, Any]) -> int:
 
 def _result(content: dict[str, Any]) -> Result:
     content = _tupled(content)
-    content["selection"] = Selection(**_tupled(content["selection"]), all_names=content["names"])
+    picked = _tupled(content["selection"])
+    rules = {name: picked.pop(name, np.empty(0, dtype=np.int64)) for name in RULES}
+    problem = Problem(picked["objective"], picked["lam"], **rules)
+    content["selection"] = Selection(**picked, all_names=content["names"], problem=problem)
     content["condition"] = evaluate.Condition(**content["condition"])
     content["tuning"] = content["tuning"] and Tuning(**content["tuning"])
     content["trust"] = content["trust"] and Trust(**content["trust"])
@@ -130,12 +138,20 @@ def _checked(result: Result) -> Result:
     for what, entries, count in (("names", result.names, n), ("names of picks", picked.names, k)):
         if entries is not None and (len(entries) != count or not all(isinstance(entry, str) for entry in entries)):
             raise ValueError(f"it must have {count} {what}")
+    _check_rules(picked)
     _check_number("lam", picked.lam)
     _check_number("start", picked.start)
     _check_number("rows", result.rows)
     _check_number("weight", result.weight)
     objective_named(picked.objective)
     return result
+
+
+def _check_rules(picked: Selection) -> None:
+    for name in RULES:
+        given = getattr(picked.problem, name)
+        if given.dtype.kind not in "iu" or given.ndim != 1 or np.any((given < 0) | (given >= picked.n)):
+            raise ValueError(f"what it would {name} must be columns between 0 and {picked.n} - 1")
 
 
 def _check_array(name: str, values: Any, shape: tuple[int, ...]) -> None:

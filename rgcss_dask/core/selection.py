@@ -60,7 +60,7 @@ class Selection(Answer):
     rounding: Array | None = None  #: (k,) how far rounding in the Gram may have moved each loss
     all_names: tuple[str, ...] | None = None  #: (n,) names of the columns to choose from
     mu_rest: Array | None = None  #: (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
-    problem: Problem | None = None  #: what was asked, columns by their indices; not known of a loaded result
+    problem: Problem | None = None  #: what may be picked of the prepared columns, by their indices
 
     @property
     def counting(self) -> Objective:

@@ -60,7 +60,7 @@ def solve(source: Source, k: int, problem: Problem, *, bound: bool = False, quie
         # One group has all threads for its products with G; several are side by side, each with one.
         pool.map(_walk, ((base, group, pool if len(groups) == 1 else Pool(1)) for group in groups))
         # With a single thread of BLAS: more would go on waiting busily, and slow down whatever comes next.
-        asked = problem.by_index(base.n, known.get("all_names"))
+        asked = problem.by_index(base.n, known.get("all_names")).prepared().without_stop()
         done = [path.result(problem=asked.at(path.lam), **known) for path in paths]
     # Of the smallest column: beside a larger one, a lambda that is rounding there may still be much here.
     positive = base.diagonal[base.diagonal > 0]
