@@ -14,19 +14,6 @@ else:  # generic only in the newest releases of click
     Parsed = click.ParamType
 
 
-class Names(Parsed):
-    """Columns by index or name, with commas between them."""
-
-    name = "columns"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
-        """Split at commas; whole numbers are indices."""
-        if isinstance(value, tuple):
-            return value
-        parts = [part.strip() for part in str(value).split(",") if part.strip()]
-        return tuple(int(part) if part.lstrip("-").isdigit() else part for part in parts)
-
-
 class Separator(Parsed):
     """One character, or the usual ways to write a tab."""
 
@@ -93,6 +80,13 @@ def _together(*options: Decorator) -> Decorator:
     return decorate
 
 
+nan_option = click.option(
+    "--nan",
+    type=click.Choice(["raise", "drop", "mean"]),
+    default="raise",
+    show_default=True,
+    help="Where a value is missing: stop, leave the row out, or take the mean of the column.",
+)
 missing_option = click.option("--missing", type=click.Choice(["raise", "fill"]), default="raise", show_default=True)
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a file that was not made here.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
@@ -129,8 +123,13 @@ question_options = _together(
     click.option("--objective", type=click.Choice(["unselected", "all"]), default="unselected", show_default=True),
     click.option("--center", is_flag=True, help="Subtract the column means first."),
     click.option("--scale", type=Scale(), help="Divide by standard deviations, or by a number, first."),
-    click.option("--include", type=Names(), default=(), help="Columns to take first, by index or name."),
-    click.option("--exclude", type=Names(), default=(), help="Columns never to take."),
+    click.option(
+        "--include",
+        metavar="COLUMNS",
+        multiple=True,
+        help="Columns to take first, by name or index, with commas between them; may be given several times.",
+    ),
+    click.option("--exclude", metavar="COLUMNS", multiple=True, help="Columns never to take, likewise."),
     click.option("--refine", is_flag=True, help="Exchange picked columns while that lowers the loss."),
     click.option(
         "--stop-loss",

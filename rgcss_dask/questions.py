@@ -160,13 +160,15 @@ def validated(
     return found
 
 
-def validated_for_share(moments: Moments, most: int, problem: Problem, *, where: str | None = None) -> CrossValidation:
+def validated_for_share(
+    moments: Moments, most: int, problem: Problem, *, lams: Lambdas | None = None, where: str | None = None
+) -> CrossValidation:
     """Choose lambda for as many columns as the share of the problem takes, at most ``most``.
 
     For all columns, or many more than are picked in the end, every lambda is as good. So each lambda first says how
     many columns it needs on all rows; for the fewest of these the one with the smallest held-out loss is taken.
     """
-    tuned = validated(moments, most, problem.without_stop(), fixed_k=True, where=where)
+    tuned = validated(moments, most, problem.without_stop(), lams=lams, fixed_k=True, where=where)
     with recorded_warnings():  # said of the moments before, or of lambdas that are not taken
         paths = answered(moments, most, problem.at(tuned.lams), where=where)
     fewest = min(len(path) for path in paths)

@@ -24,6 +24,7 @@ from rgcss_dask.questions import answered, answered_from_rows, validated, valida
 from rgcss_dask.scanning.given import Given, given
 
 FOLDS = 5  # of rows that are read for lam="cv"
+DEFAULT_COLUMNS = 10  # of estimators, commands and batches, where nobody says how many
 TRIED_COLUMNS = 64  # at most, where cross-validation chooses their number, or lambda for a share to explain
 RESOLVED = 1e-12  # share of the squared norm that a Gram resolves
 
@@ -229,9 +230,9 @@ def most_columns(n: int, k: int | None, problem: Problem, *, tunes: bool) -> int
 def warn_of_shortfall(picked: Selection, explained: float | None, most: int) -> None:
     """Say that fewer columns were allowed than the share needs."""
     if explained is not None and picked.k == most and picked.explained[-1] < explained - RESOLVED:
-        reached = percent(picked.explained[-1], 2)
+        reached = ("explains " if picked.k == 1 else "explain ") + percent(picked.explained[-1], 2)
         warnings.warn(
-            f"{counted(picked.k, 'column')}, the most that were allowed, explain {reached} and not the "
+            f"{counted(picked.k, 'column')}, the most that were allowed, {reached} and not the "
             f"{100 * explained:g} % asked for. Allow more columns, or ask for less.",
             stacklevel=3,
         )

@@ -22,11 +22,12 @@ from rgcss_dask.io.files import Folder, order_in_words
 from rgcss_dask.io.outputs import refuse_inputs
 from rgcss_dask.io.sizes import parse_memory
 from rgcss_dask.origin import PickedFrom, as_asked
-from rgcss_dask.questions import answered, answered_from_rows, improved, resampled, validated
+from rgcss_dask.questions import answered, answered_from_rows, improved, resampled, validated, validated_for_share
 from rgcss_dask.runtime.memory_limit import default_budget
 from rgcss_dask.scanning.given import is_archive as is_archive
 from rgcss_dask.scanning.given import provenance_from
 from rgcss_dask.scanning.scan import scan
+from rgcss_dask.selecting import DEFAULT_COLUMNS, TRIED_COLUMNS, most_columns, stop_at, warn_of_shortfall
 from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.chunk_checksums import advice
 from rgcss_dask.sources.registry import StackedSource, addresses, open_source
@@ -38,7 +39,8 @@ Say = Callable[[str], None]
 class Question:
     """What is asked of a matrix."""
 
-    k: int = 64
+    k: int | None = None  # by default as many as a share takes, else 10; the most that are tried with choose_k, else 64
+    explained: float | None = None  # the fewest columns, in order, that explain this share
     lam: float | str | None = None  # a number, "cv", or None: cross-validated if there are folds, else 1
     lams: tuple[float, ...] | None = None  # the grid to cross-validate over; from the spectrum by default
     choose_k: bool = False  # cross-validate the number of columns too, up to k
@@ -53,6 +55,13 @@ class Question:
     stop_bound: float | None = None  # end when the loss is at most so many times the lower bound
 
     @property
+    def most(self) -> int:
+        """How many columns to pick at most, once that is known."""
+        if self.k is None:
+            raise RuntimeError("how many columns to pick depends on how many there are")
+        return self.k
+
+    @property
     def problem(self) -> Problem:
         """What is asked of every selection, but lambda, which may have to be found."""
         return Problem(
@@ -61,16 +70,21 @@ class Question:
             exclude=self.exclude,
             center=self.center,
             scale=self.scale,
-            stop=Stop(self.stop_loss, self.stop_bound),
+            stop=stop_at(self.explained, Stop(self.stop_loss, self.stop_bound)),
         )
 
 
 def open_moments(
-    address: str, *, folds: int = 0, memory: str | None = None, say: Say = print, **options: Any
+    address: str, *, folds: int = 0, memory: str | None = None, nan: str = "raise", say: Say = print, **options: Any
 ) -> tuple[Moments | Rows, dict[str, Any]]:
     """Load an archive of moments, or make moments of a matrix; with fewer rows than columns, take it whole."""
     folder = archives.folder_of(address, options.get("storage_options"))
     if is_archive(address, options.get("storage_options")):
+        if nan != "raise":
+            raise ValueError(
+                f"nan is for rows that are read now, and {address} holds moments, whose gaps were left out or filled "
+                f"when they were made. Leave out nan={nan!r} (--nan)."
+            )
         moments, record = archives.read(folder)
         return moments, provenance_from(folder.address, record)
     source = _matrix_at(address, folder, say)
@@ -79,9 +93,9 @@ def open_moments(
     m, n = source.shape
     if m < n and 4 * m * n * 8 <= budget and not folds:
         say(f"{m:,} rows are fewer than {n:,} columns: working on the rows themselves ({size(m * n * 8)}).")
-        return Rows.of(source.read(0, m), names=source.names), provenance
+        return Rows.of(source.read(0, m), nan=nan, names=source.names), provenance
     say(f"{address} holds rows, not moments; reading it once. `rgcss scan` keeps what is found for the next time.")
-    return scan(source, folds=folds or None, memory=memory, **options), provenance
+    return scan(source, folds=folds or None, memory=memory, nan=nan, **options), provenance
 
 
 def open_matrix(
@@ -142,6 +156,7 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
         say(tuned.words.rsplit("\n", 1)[0])
     else:
         picked = _select(source, question)
+    warn_of_shortfall(picked, question.explained, question.most)
     if question.refine and isinstance(source, Moments):
         better = improved(picked, source, question.problem)
         say(str(better))
@@ -169,25 +184,34 @@ def _fitting(rows: Rows, question: Question, say: Say) -> Moments | Rows:
 
 def _sensible(source: Moments | Rows, question: Question, say: Say) -> Question:
     """Fill in what was left open, and say so."""
-    most = source.n - len(question.exclude)
-    if question.k > most:
-        say(f"k = {question.k} is more than the {most} columns that may be picked; taking {most}.")
-        question = replace(question, k=most)
+    if question.explained is not None and question.choose_k:
+        raise ValueError("explained and choose_k both choose the number of columns; give one of them.")
     if question.lam is None:
         if isinstance(source, Moments) and source.folds:
-            return replace(question, lam="cv")
-        say("lambda = 1, because there are no folds to choose it by; `rgcss scan --folds 5` keeps them.")
-        return replace(question, lam=1.0)
-    return question
+            question = replace(question, lam="cv")
+        else:
+            say("lambda = 1, because there are no folds to choose it by; `rgcss scan --folds 5` keeps them.")
+            question = replace(question, lam=1.0)
+    return question if question.k is not None else replace(question, k=_count(source.n, question))
+
+
+def _count(n: int, question: Question) -> int:
+    """Return how many columns of n to pick, or to try, where nobody said."""
+    if question.explained is not None:
+        return most_columns(n, None, question.problem, tunes=question.lam == "cv")
+    usual = TRIED_COLUMNS if question.choose_k else DEFAULT_COLUMNS
+    return max(min(usual, n - len(question.exclude)), len(question.include))
 
 
 def _tune(moments: Moments, question: Question) -> CrossValidation:
+    if question.explained is not None:
+        return validated_for_share(moments, question.most, question.problem, lams=question.lams)
     rule: dict[str, Any] = {"one_se": question.one_se, "fixed_k": not question.choose_k}
-    return validated(moments, question.k, question.problem, lams=question.lams, **rule)
+    return validated(moments, question.most, question.problem, lams=question.lams, **rule)
 
 
 def _select(source: Moments | Rows, question: Question) -> Selection:
     problem = question.problem.at(float(question.lam or 0.0))
     if isinstance(source, Moments):
-        return answered(source, question.k, problem)[0]
-    return answered_from_rows(source, question.k, problem)[0][0]
+        return answered(source, question.most, problem)[0]
+    return answered_from_rows(source, question.most, problem)[0][0]

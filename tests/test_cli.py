@@ -74,8 +74,8 @@ def test_json_on_stdout_talk_on_stderr(folder):
 
 
 def test_defaults_explain_themselves(folder):
-    done = rgcss("select", "a.zarr", "-k", 100, cwd=folder)
-    assert "k = 100 is more than the 36 columns that may be picked; taking 36" in done.stderr
+    done = rgcss("select", "a.zarr", cwd=folder)
+    assert "\n10 of 36 columns keep " in done.stdout
     assert "lambda = 1, because there are no folds to choose it by" in done.stderr
     assert "reading it once" in done.stderr
 
@@ -164,6 +164,10 @@ def test_workers_give_the_same_bits(folder):
         (["select", "m.zarr", "--lam", "x"], 2, "neither 'cv' nor numbers"),
         (["select", "m.zarr", "--lam", "-1"], 1, "lam must be a finite number, 0 or more; got -1"),
         (["select", "m.zarr", "-k", "0"], 2, "0 is not in the range"),
+        (["select", "m.zarr", "-k", "37"], 1, "k must be a whole number from 1 to 36, the columns that may be picked"),
+        (["select", "m.zarr", "--explained", "1.1"], 2, "1.1 is not in the range"),
+        (["select", "m.zarr", "--explained", "0.9", "--stop-loss", "0.1"], 1, "give one of them"),
+        (["select", "m.zarr", "--nan", "drop"], 1, "m.zarr holds moments"),
         (["select", "m.zarr", "--scale", "zero"], 2, "neither 'std' nor a number"),
         (["select", "m.zarr", "--scale", "0"], 1, "scale must be positive and finite"),
         (["select", "m.zarr", "--include", "99"], 1, "a column index must be between 0 and 35; got 99"),

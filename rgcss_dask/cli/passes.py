@@ -12,6 +12,7 @@ from rgcss_dask.options import (
     json_option,
     memory_option,
     missing_option,
+    nan_option,
 )
 
 
@@ -22,7 +23,7 @@ from rgcss_dask.options import (
 @click.option("--groups", type=int, help="Keep so many groups of rows apart, to see how stable the picks are.")
 @click.option("--append", is_flag=True, help="Add the new rows of a grown matrix to the moments.")
 @click.option("--overwrite", is_flag=True, help="Replace moments, or an unfinished scan, of other data or options.")
-@click.option("--nan", type=click.Choice(["raise", "drop", "mean"]), default="raise", show_default=True)
+@nan_option
 @missing_option
 @click.option("--precision", type=click.Choice(["double", "single"]), default="double", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the assignment of rows to folds.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from rgcss_dask.options import (
     cluster_options,
     json_option,
     memory_option,
+    nan_option,
     overwrite_option,
     question_options,
 )
@@ -19,10 +21,17 @@ from rgcss_dask.options import (
 
 @click.command()
 @click.argument("data")
-@click.option("-k", type=click.IntRange(1), default=10, show_default=True, help="How many columns.")
+@click.option("-k", type=click.IntRange(1), help="How many columns: 10 if not given, with --explained the most.")
+@click.option(
+    "--explained",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="SHARE",
+    help="Pick the fewest columns, in order, that explain this share, such as 0.9.",
+)
 @click.option("--lam", type=Lambda(), help="Lambda; by default cv if the moments have folds, else 1.")
 @question_options
 @click.option("--folds", type=int, default=0, help="Folds to keep when DATA is a matrix and not moments.")
+@nan_option
 @click.option("-o", "--output", help="Write the result as JSON, for `rgcss report` and `rgcss apply`.")
 @overwrite_option
 @memory_option
@@ -30,9 +39,9 @@ from rgcss_dask.options import (
 @json_option
 def select(
     data: str,
-    k: int,
     lam: str | tuple[float, ...] | None,
     folds: int,
+    nan: str,
     output: str | None,
     overwrite: bool,
     memory: str | None,
@@ -50,18 +59,19 @@ def select(
     if lam == "cv" and not folds:
         folds = 5
     lams: list[Any] = [lam] if lam is None or isinstance(lam, str) else list(lam)
-    questions = [Question(k=k, lam=one, **asked) for one in lams]
+    questions = [Question(lam=one, **asked) for one in lams]
     outputs = result_places(data, output, lams, overwrite)
     with connected(cluster):
-        _answer(data, questions, outputs, overwrite=overwrite, as_json=as_json, folds=folds, memory=memory)
+        _answer(data, questions, outputs, overwrite=overwrite, as_json=as_json, folds=folds, memory=memory, nan=nan)
 
 
 @click.command()
 @click.argument("data")
-@click.option("-k", type=click.IntRange(1), default=64, show_default=True, help="The most columns.")
+@click.option("-k", type=click.IntRange(1), help="The most columns: 64 if not given.")
 @click.option("--lams", type=Lambda(), help="Lambdas to try; by default 13 placed by the spectrum.")
 @click.option("--one-se", is_flag=True, help="The smallest model within a standard error of the best.")
 @question_options
+@nan_option
 @click.option("-o", "--output", help="Write the result as JSON, for `rgcss report` and `rgcss apply`.")
 @overwrite_option
 @memory_option
@@ -69,9 +79,9 @@ def select(
 @json_option
 def tune(
     data: str,
-    k: int,
     lams: tuple[float, ...] | str | None,
     one_se: bool,
+    nan: str,
     output: str | None,
     overwrite: bool,
     memory: str | None,
@@ -87,10 +97,10 @@ def tune(
 
     if isinstance(lams, str):
         raise click.UsageError("--lams takes numbers with commas between them; cross-validation is what tune does.")
-    question = Question(k=k, lam="cv", lams=lams, choose_k=True, one_se=one_se, **asked)
+    question = Question(lam="cv", lams=lams, choose_k=True, one_se=one_se, **asked)
     outputs = result_places(data, output, [None], overwrite)
     with connected(cluster):
-        _answer(data, [question], outputs, overwrite=overwrite, as_json=as_json, folds=5, memory=memory)
+        _answer(data, [question], outputs, overwrite=overwrite, as_json=as_json, folds=5, memory=memory, nan=nan)
 
 
 def _answer(
@@ -100,15 +110,17 @@ def _answer(
     *,
     overwrite: bool,
     as_json: bool,
-    folds: int,
-    memory: str | None,
+    **reading: Any,
 ) -> None:
     from rgcss_dask.archive.result_file import save_result
+    from rgcss_dask.core.names import as_written
     from rgcss_dask.workflow import answer, open_moments
 
-    source, provenance = open_moments(data, folds=folds, memory=memory, say=say)
+    source, provenance = open_moments(data, say=say, **reading)
     contents = []
-    for question, path in zip(questions, outputs, strict=True):
+    for given, path in zip(questions, outputs, strict=True):
+        named = {name: as_written(getattr(given, name), source.names) for name in ("include", "exclude")}
+        question = replace(given, **named)
         result = answer(source, question, provenance, say)
         if path is not None:
             save_result(result, path, overwrite=overwrite)

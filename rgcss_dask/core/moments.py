@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -375,13 +376,21 @@ def _column_index(column: Any, places: dict[str, list[int]]) -> int:
         )
     found = places.get(column, [])
     if len(found) == 0:
-        known = "no column has that name" if places else "these columns have no names"
-        raise ValueError(f"column {column!r} is not there: {known}.")
+        raise ValueError(f"column {column!r} is not there: {_like(column, places)}.")
     if len(found) > 1:
         raise ValueError(
             f"a name must stand for one column; {len(found)} are called {column!r}. Give the index instead."
         )
     return found[0]
+
+
+def _like(column: str, places: dict[str, list[int]]) -> str:
+    """Say that no column has a name, and which names are like it."""
+    if not places:
+        return "these columns have no names"
+    folded = {name.casefold(): name for name in places}
+    near = [repr(folded[name]) for name in difflib.get_close_matches(column.casefold(), folded)]
+    return "no column has that name" + (f"; there is {', '.join(near)}" if near else "")
 
 
 def takes_means(center: bool | ArrayLike) -> bool:

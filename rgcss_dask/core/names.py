@@ -1,7 +1,8 @@
-"""The same columns in another order: found by their names, or refused."""
+"""Columns by their names: the same ones in another order, and those that people write."""
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from collections.abc import Sequence
 
@@ -36,6 +37,25 @@ def matching(known: Names, given: Names, holder: str) -> NDArray[np.intp] | None
             "the columns in the order of those that were selected from."
         )
     return np.array([place[name] for name in known], dtype=np.intp)
+
+
+def as_written(texts: Sequence[str], names: Names) -> tuple[int | str, ...]:
+    """Return the columns that texts stand for: a name, or several names or indices with commas between them.
+
+    A text that is a name is that column, commas, quotes and all; in a list, a name with a comma stands in double
+    quotes. Digits are an index unless they are a name.
+    """
+    known = set(names or ())
+    parts = [part for text in texts for part in ([text] if text in known else _fields(text))]
+    return tuple(int(part) if part not in known and part.lstrip("-").isdecimal() else part for part in parts)
+
+
+def _fields(text: str) -> list[str]:
+    try:
+        fields = [part.strip() for line in csv.reader([text], skipinitialspace=True) for part in line]
+    except csv.Error:  # a line break, which no list of names has
+        return [text]
+    return [part for part in fields if part]
 
 
 def _listed(names: list[str]) -> str:

@@ -18,9 +18,8 @@ from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.stop import Stop
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.questions import rank_outside_folds, validated, validated_for_share
-from rgcss_dask.selecting import TRIED_COLUMNS, most_columns, stop_at
+from rgcss_dask.selecting import DEFAULT_COLUMNS, TRIED_COLUMNS, most_columns, stop_at
 
-DEFAULT_COLUMNS = 10
 DEFAULT_FOLDS = 5
 
 
