@@ -143,6 +143,7 @@ question_options = _together(
         metavar="FACTOR",
         help="Pick no more columns once the loss is at most so many times the lower bound, such as 1.1.",
     ),
+    click.option("--paper-bound", is_flag=True, help="The paper's bound too; of many columns this takes long."),
 )
 convert_options = _together(
     click.option("--dataset", help="Which array of an .npz, HDF5 or .mat file."),

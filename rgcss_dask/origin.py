@@ -51,7 +51,7 @@ class PickedFrom:
         return cls(source, provenance or {}, tuning)
 
     def result(self, picked: Selection, **shown: Any) -> Result:
-        """Work out all that a report shows; where the moments are, O(n^3)."""
+        """Work out all that a report shows, where the moments are; see `make_result`."""
         shown = {"tuning": self.tuning, "provenance": self.provenance, **shown}
         if isinstance(self.source, Rows):
             return make_result(self.source, picked, **shown)

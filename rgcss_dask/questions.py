@@ -368,7 +368,7 @@ def weights(selection: Selection, source: Moments | ArrayLike, *, where: str | N
 
 
 def tight_bound(selection: Selection, source: Moments | ArrayLike, *, where: str | None = None) -> Array:
-    """Return the tight lower bound after each pick, (k,), worked out where the moments are; O(n^3)."""
+    """Return the tight lower bound after each pick, (k,), worked out where the moments are; see `Gram.spectrum`."""
     if not _is_remote(source, where):
         return _tight_bound(source, selection)
     need = memory_needs.select_need(source.n, selection.k, bound=True)
@@ -424,7 +424,7 @@ def _weights(moments: Moments, selection: Selection) -> Array:
 
 
 def _tight_bound(source: Moments | ArrayLike, selection: Selection) -> Array:
-    spectrum = Gram(selection.prepare(source)).spectrum(selection.counting.counts(selection.n))
+    spectrum = Gram(selection.prepare(source)).spectrum(selection.counting.counts(selection.n), selection.k)
     return selection.counting.bounds(spectrum, selection.k, selection.lam).tight
 
 

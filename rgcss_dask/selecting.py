@@ -128,7 +128,7 @@ def select(
     stop : Stop, optional
         End before k by loss or bound.
     bound : bool, default=False
-        Also compute the tight lower bound after each pick; one eigenvalue decomposition, O(n^3).
+        Also compute the tight lower bound after each pick, from the leading eigenvalues.
     nan : {"raise", "drop", "mean"}, default="raise"
         What becomes of gaps in rows that are read, see `scan`.
     weights : array of shape (m,), optional

@@ -53,6 +53,7 @@ class Question:
     refine: bool = False
     stop_loss: float | None = None  # end when so small a share of the loss is left
     stop_bound: float | None = None  # end when the loss is at most so many times the lower bound
+    paper_bound: bool = False  # work out the paper's bound too, which needs all eigenvalues
 
     @property
     def most(self) -> int:
@@ -168,7 +169,7 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
     origin = PickedFrom(
         source, {**provenance, "asked": as_asked(asdict(question))}, None if tuned is None else tuned.summary
     )
-    return origin.result(picked, trust=trust)
+    return origin.result(picked, trust=trust, paper_bound=question.paper_bound)
 
 
 def _fitting(rows: Rows, question: Question, say: Say) -> Moments | Rows:

@@ -21,7 +21,8 @@ from rgcss_dask.io.files import Folder, place_of
 from rgcss_dask.io.outputs import refuse_others
 from rgcss_dask.io.safe_text import kept, without_secrets
 
-FORMAT = 2  # with a checksum of the content, which format 1 did not have
+FORMAT = 3  # may hold the leading eigenvalues alone, without the paper's bound
+WHOLE = 2  # with a checksum of the content, which format 1 did not have; written where all eigenvalues are there
 OLDEST = 1
 KIND = "rgcss_dask result"
 RULES = "include", "exclude"  # of what may be picked, kept with the selection
@@ -42,7 +43,8 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
             content["selection"][rule] = _encoded(np.asarray(getattr(rules, rule), dtype=np.int64))
     if result.selection.mu_rest is None:  # earlier versions do not know it
         del content["selection"]["mu_rest"]
-    content = {"kind": KIND, "format": FORMAT, "crc32": _crc(content), **content}
+    found = WHOLE if len(result.spectrum) == result.n else FORMAT
+    content = {"kind": KIND, "format": found, "crc32": _crc(content), **content}
     folder.write(name, json.dumps(content, indent=1).encode())
 
 
@@ -87,7 +89,7 @@ def load_result(path: str | Path) -> Result:
         raise ValueError(f"{where} is not a result of `rgcss select`, or it is damaged.") from None
     if kind != KIND or found not in range(OLDEST, FORMAT + 1):
         raise ValueError(
-            f"{where} has kind {kind!r} and format {found}; this version reads {KIND!r}, format {OLDEST} or {FORMAT}."
+            f"{where} has kind {kind!r} and format {found}; this version reads {KIND!r}, format {OLDEST} to {FORMAT}."
         )
     try:
         if found > OLDEST and content.pop("crc32") != _crc(content):
@@ -126,7 +128,8 @@ def _checked(result: Result) -> Result:
     for owner, shape, names in (
         (picked, (k,), ("loss", "bound", "rounding")),
         (picked, (n,), ("mu", "sigma", "mu_rest")),
-        (result, (n,), ("mean", "spread", "column_norm", "column_loss", "spectrum")),
+        (result, (n,), ("mean", "spread", "column_norm", "column_loss")),
+        (result, (n if len(result.spectrum) == n else max(k, 1),), ("spectrum",)),
         (result, (k,), ("paper_bound",)),
         (result, (k, n), ("weights",)),
         (result.trust, (n,), ("frequency",)),

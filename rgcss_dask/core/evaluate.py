@@ -9,6 +9,7 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core.objective import Bounds, Objective, objective_of
+from rgcss_dask.core.spectrum import Spectrum
 from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
@@ -151,10 +152,10 @@ def bounds(spectrum: ArrayLike, k: int, lam: float, objective: Objective | str =
     rest form a matrix of rank k at most, so by Eckart and Young the loss is at least the sum of s beyond the first k.
     For ``"all"`` von Neumann's trace inequality leaves the first k eigenvalues their shrinkage as well.
     """
-    s = np.asarray(spectrum, dtype=np.float64)
+    s = Spectrum.whole(spectrum)
     checked_lambda(lam)
-    if not 0 <= k <= len(s):
-        raise ValueError(f"k must be from 0 to {len(s)}, the number of columns; got {k}.")
+    if not 0 <= k <= s.n:
+        raise ValueError(f"k must be from 0 to {s.n}, the number of columns; got {k}.")
     return objective_of(objective).bounds(s, k, lam)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rgcss_dask.core.spectrum import Spectrum, tails
+
 Array = NDArray[np.float64]
 
 
@@ -15,8 +17,8 @@ Array = NDArray[np.float64]
 class Bounds:
     """No k columns can have a loss below these, for k = 1, 2, ...: each (k,)."""
 
-    paper: Array
     tight: Array
+    paper: Array | None  # None where not all eigenvalues are known, which it needs
 
 
 @dataclass(frozen=True)
@@ -47,19 +49,20 @@ class Objective:
         """Return how much of a column's own error leaves the loss when the column is picked, given how much counts."""
         return np.zeros_like(counts) if self.picks_count else counts
 
-    def bounds(self, spectrum: Array, k: int, lam: float) -> Bounds:
-        """Bound the loss of any 1, 2, ..., k columns from below; see `evaluate.bounds`."""
-        s = np.maximum(spectrum, 0.0)
+    def bounds(self, spectrum: Spectrum, k: int, lam: float) -> Bounds:
+        """Bound the loss of any 1, 2, ..., k columns from below; see `evaluate.bounds`.
+
+        Of leading eigenvalues the largest that they may be is taken: with s the tight bounds fall, of both objectives,
+        as s lam^2 / (s + lam)^2 - s does.
+        """
+        s, tail = spectrum.values + spectrum.doubt, spectrum.tails[1 : k + 1]
         shrunk = s * (lam / (s + lam)) ** 2 if lam > 0 else np.zeros_like(s)
-        tail = _tails(s)[1 : k + 1]
+        if not spectrum.is_whole:
+            kept = np.cumsum(shrunk - s)[:k] + spectrum.total
+            return Bounds(np.maximum(kept, 0.0) if self.picks_count else tail, None)
         if self.picks_count:
-            return Bounds(np.full(k, shrunk.sum()), np.cumsum(shrunk)[:k] + tail)
-        return Bounds(_tails(shrunk)[1 : k + 1], tail)
-
-
-def _tails(values: Array) -> Array:
-    """Sum what remains from each place on, the smallest first so that no digit is lost: (len + 1,)."""
-    return np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
+            return Bounds(np.cumsum(shrunk)[:k] + tail, np.full(k, shrunk.sum()))
+        return Bounds(tail, tails(shrunk)[1 : k + 1])
 
 
 # Picked columns are known exactly, so that they carry no error: the paper's problem of feature selection.

@@ -63,8 +63,8 @@ class Result:
     weights: Array  #: (k, n) prepared picked columns times these approximate all prepared columns
     column_norm: Array  #: (n,) squared norm of each prepared column
     column_loss: Array  #: (n,) what is left unexplained of it
-    spectrum: Array  #: (n,) eigenvalues of the prepared Gram, largest first
-    paper_bound: Array  #: (k,)
+    spectrum: Array  #: (n,) eigenvalues of the prepared Gram, largest first; of many columns the k leading ones
+    paper_bound: Array | None  #: (k,); needs all eigenvalues
     condition: evaluate.Condition
     provenance: dict[str, Any]  #: where the rows came from and what was asked, JSON
     tuning: Tuning | None = None
@@ -93,7 +93,7 @@ class Result:
     @property
     def components_explained(self) -> Array:
         """Share of the squared norm that 1, 2, ..., k principal components explain, (k,)."""
-        total = float(self.spectrum.sum())
+        total = float(self.spectrum.sum()) if len(self.spectrum) == self.n else self.selection.start
         return evaluate.explained_share(total - np.cumsum(self.spectrum)[: self.k], total)
 
     @property
@@ -116,11 +116,17 @@ def make_result(
     provenance: dict[str, Any] | None = None,
     tuning: Tuning | None = None,
     trust: Trust | None = None,
+    paper_bound: bool = False,
 ) -> Result:
-    """Work out everything about a selection that a report shows. One eigenvalue decomposition, O(n^3) or O(m^2 n)."""
+    """Work out everything about a selection that a report shows.
+
+    Of many columns with the k leading eigenvalues, which the tight bound and the sentence take. ``paper_bound`` needs
+    all of them, O(n^3), and is there anyway for few columns or rows.
+    """
     source = picked.aligned(source) if isinstance(source, Moments) else source
     base = _base(source, picked)
-    spectrum, GS = base.spectrum(picked.counting.counts(base.n)), base.rows(picked.columns)
+    k = None if paper_bound else picked.k
+    spectrum, GS = base.spectrum(picked.counting.counts(base.n), k), base.rows(picked.columns)
     diagonal = base.diagonal * base.unit
     W = evaluate.weights_from_rows(GS, picked.columns, picked.lam)
     bounds = picked.counting.bounds(spectrum, picked.k, picked.lam)
@@ -134,7 +140,7 @@ def make_result(
         weights=W,
         column_norm=diagonal,
         column_loss=evaluate.column_losses_from_rows(diagonal, GS, W, picked.columns),
-        spectrum=spectrum,
+        spectrum=spectrum.values,
         paper_bound=bounds.paper,
         condition=_condition(GS, picked),
         provenance=provenance or {},

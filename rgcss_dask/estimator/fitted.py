@@ -69,7 +69,7 @@ class TellsItsResult(KnowsItsColumns):
             else:
                 model = self._rebuild()
                 base = Factor(self._rows.factor(self.center, model.mu, model.sigma))
-                spectrum = base.spectrum(picked.counting.counts(picked.n))
+                spectrum = base.spectrum(picked.counting.counts(picked.n), picked.k)
                 self._bound = picked.counting.bounds(spectrum, picked.k, picked.lam).tight
         return self._bound
 

@@ -97,7 +97,7 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
     loss_path_ : ndarray of shape (k,)
         The objective after each pick.
     bound_path_ : ndarray of shape (k,)
-        No 1, 2, ..., k columns can have a lower loss than this. Computed when first asked for, O(n^3).
+        No 1, 2, ..., k columns can have a lower loss than this. Computed when first asked for.
     coef_ : ndarray of shape (k, n_features)
         Weights that rebuild all prepared columns; rows in pick order.
     lam_ : float

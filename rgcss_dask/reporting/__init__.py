@@ -50,7 +50,7 @@ def report(
 ) -> Written:
     """Write a report about picked columns as one HTML file, and say how much of other rows they explain.
 
-    It needs matplotlib, ``pip install 'rgcss-dask[report]'``, and one eigenvalue decomposition, O(n^3).
+    It needs matplotlib, ``pip install 'rgcss-dask[report]'``, and the leading eigenvalues.
 
     Parameters
     ----------

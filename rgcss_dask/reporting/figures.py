@@ -130,8 +130,9 @@ def loss_chart(result: Result, label: str) -> Markup:
     figure, axes = _chart()
     start = result.selection.start or 1.0
     steps = np.arange(1, result.k + 1)
-    loss, tight, paper = (_positive(x / start) for x in (result.selection.loss, _tight(result), result.paper_bound))
-    axes.plot(steps, paper, color=MUTED, linestyle=":", linewidth=1.6)
+    loss, tight = (_positive(x / start) for x in (result.selection.loss, _tight(result)))
+    if result.paper_bound is not None:
+        axes.plot(steps, _positive(result.paper_bound / start), color=MUTED, linestyle=":", linewidth=1.6)
     axes.plot(steps, tight, color=SECOND, linestyle="--", linewidth=1.6)
     axes.plot(steps, loss, color=ACCENT, linewidth=2.2)
     _end(axes, result.k, float(loss[-1]), above=True)
@@ -145,7 +146,7 @@ def paper_bound_shows(result: Result) -> bool:
     """Tell whether the paper's bound is large enough to be seen in `loss_chart`."""
     drawn = np.concatenate([result.selection.loss, _tight(result)])
     smallest = drawn[drawn > 0].min(initial=np.inf)
-    return bool(result.paper_bound.max(initial=0.0) > 0.5 * smallest)
+    return result.paper_bound is not None and bool(result.paper_bound.max(initial=0.0) > 0.5 * smallest)
 
 
 def _tight(result: Result) -> Array:

@@ -101,9 +101,10 @@ def _gains(result: Result) -> Content:
         f"Line chart: {percent(left[0])} of the {picked.share_of} is left unexplained after the first pick and "
         f"{percent(left[-1], 2)} after {result.k}, above its lower bounds."
     )
+    paper = result.paper_bound
     return {
         "chart": figures.loss_chart(result, label),
-        "paper": float(result.paper_bound.max(initial=0.0)) / (picked.start or 1.0),
+        "paper": None if paper is None else float(paper.max(initial=0.0)) / (picked.start or 1.0),
         "paper_shows": figures.paper_bound_shows(result),
     }
 

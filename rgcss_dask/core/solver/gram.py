@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -15,7 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.solver import kernels
+from rgcss_dask.core.solver.leading import leading
 from rgcss_dask.core.solver.pool import Pool
+from rgcss_dask.core.spectrum import SMALL, Spectrum
 from rgcss_dask.core.words import counted
 from rgcss_dask.runtime.blas import single_threaded_blas
 
@@ -85,8 +87,8 @@ class Base(Protocol):
     def rows(self, picks: Index) -> Array:
         """Return the picked rows of G in the units of the data, (k, n)."""
 
-    def spectrum(self, counts: Array) -> Array:
-        """Return the eigenvalues of G in the units of the data, largest first, none negative.
+    def spectrum(self, counts: Array, k: int | None = None) -> Spectrum:
+        """Return the eigenvalues of G in the units of the data; of many columns k are enough, if k is given.
 
         With every column as long as it counts: what counts twice is as good as there twice.
         """
@@ -159,14 +161,22 @@ class Gram:
     def rows(self, picks: Index) -> Array:
         return self.matrix[picks] * self.unit
 
-    def spectrum(self, counts: Array) -> Array:
+    def spectrum(self, counts: Array, k: int | None = None) -> Spectrum:
         roots = np.sqrt(counts)
         weighted = self.matrix if np.all(counts == 1.0) else self.matrix * roots * roots[:, None]
+        if k is not None and SMALL < self.n and 4 * k < self.n and (found := self._leading(weighted, roots, k)):
+            return replace(
+                found, values=found.values * self.unit, total=found.total * self.unit, doubt=found.doubt * self.unit
+            )
         with single_threaded_blas():  # the same bits for any number of threads
             values = scipy.linalg.eigvalsh(weighted)[::-1]
         if values[-1] < -INDEFINITE * float(self.diagonal.max()):
             raise not_a_gram(f"eigenvalue {values[-1] * self.unit:g}, with {values[0] * self.unit:g} the largest")
-        return np.maximum(values, 0.0) * self.unit
+        return Spectrum.whole(values * self.unit)
+
+    def _leading(self, weighted: Array, roots: Array, k: int) -> Spectrum | None:
+        with Pool() as pool, single_threaded_blas():
+            return leading(weighted, lambda X: self.multiply(X * roots, pool) * roots, max(k, 1))
 
 
 class Factor:
@@ -250,11 +260,11 @@ class Factor:
         """Return the rows of G that belong to the picks, (k, n)."""
         return (self.matrix[:, picks].T @ self.matrix) * self.unit
 
-    def spectrum(self, counts: Array) -> Array:
+    def spectrum(self, counts: Array, k: int | None = None) -> Spectrum:
         """Return the eigenvalues of G over the columns that count, largest first."""
         with single_threaded_blas():
             values = np.linalg.svd(self.matrix * np.sqrt(counts), compute_uv=False) ** 2 * self.unit
-        return np.concatenate([values, np.zeros(self.n - len(values))])
+        return Spectrum.whole(np.concatenate([values, np.zeros(self.n - len(values))]))
 
 
 def checked_gram(source: ArrayLike) -> Array:

@@ -24,6 +24,7 @@ from rgcss_dask.core.solver.gram import (
 )
 from rgcss_dask.core.solver.pool import Pool
 from rgcss_dask.core.solver.recurrence import Candidate, Residual
+from rgcss_dask.core.spectrum import Spectrum
 from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
@@ -52,7 +53,7 @@ def solve(source: Source, k: int, problem: Problem, *, bound: bool = False, quie
     base, known = _prepared(source, problem)
     rules = problem.rules(k, base.n, known.get("all_names"))
     counts = problem.counting.counts(base.n)
-    spectrum = base.spectrum(counts) if bound or problem.stop.bound is not None else None
+    spectrum = base.spectrum(counts, rules.k) if bound or problem.stop.bound is not None else None
     with Pool() as pool, single_threaded_blas():
         terms = base.first_terms(counts, pool)
         paths = [_Path(base, rules, lam, terms.copy(), spectrum) for lam in problem.lams]
@@ -92,7 +93,7 @@ def _walk(base: Base, paths: list[_Path], pool: Pool) -> None:
 class _Path:
     """One lambda's way through the columns."""
 
-    def __init__(self, base: Base, rules: Rules, lam: float, terms: GainTerms, spectrum: Array | None) -> None:
+    def __init__(self, base: Base, rules: Rules, lam: float, terms: GainTerms, spectrum: Spectrum | None) -> None:
         self.lam = lam
         # Beyond 2^300 times the data lambda changes no pick any more, and alpha^2 must stay finite.
         self._lam = min(lam / base.unit, 2.0**300 * max(float(base.diagonal.max(initial=0.0)), 1.0))
