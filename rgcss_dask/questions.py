@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,9 +13,11 @@ from rgcss_dask.cluster.placement import ask, check_where, recorded_warnings
 from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.core import evaluate, memory_needs, refinement, tuning
 from rgcss_dask.core import stability as bootstrap
+from rgcss_dask.core.aims import Aims, Asked
 from rgcss_dask.core.grid import GRID
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.problem import Center, Columns, Lambdas, Problem, Scale
+from rgcss_dask.core.preparation import Center, Scale
+from rgcss_dask.core.problem import Columns, Lambdas, Problem
 from rgcss_dask.core.rebuild import Rebuild
 from rgcss_dask.core.refinement import Refinement
 from rgcss_dask.core.search import Told
@@ -68,6 +70,7 @@ def cross_validate(
     one_se: bool = False,
     fixed_k: bool = False,
     where: str | None = None,
+    **aims: Unpack[Asked],
 ) -> CrossValidation:
     """Choose lambda and the number of columns by the loss on rows that were used neither to choose nor to fit.
 
@@ -104,6 +107,8 @@ def cross_validate(
         Whether columns are centred, see `select`.
     scale : {None, "std"}, bool, float or array of shape (n,), default=None
         What columns are divided by, see `select`.
+    **aims
+        What is to be carried, and by which columns, see `Aims`.
     one_se : bool, default=False
         Choose the fewest columns, then the largest lambda, within one standard error of the smallest loss.
     fixed_k : bool, default=False
@@ -132,7 +137,9 @@ def cross_validate(
     lambda = 17.8 (0.1 per row) and 8 columns, the most that were tried, chosen by 5-fold cross-validation, leave
     ... % of the squared norm of unseen rows unexplained (standard error ... %).
     """
-    problem = Problem(objective=objective, include=include, exclude=exclude, center=center, scale=scale)
+    problem = Problem(
+        objective=objective, include=include, exclude=exclude, center=center, scale=scale, aims=Aims(**aims)
+    )
     found = validated(
         moments,
         k,
@@ -192,6 +199,7 @@ def stability(
     seed: int = 0,
     memory: int | None = None,
     where: str | None = None,
+    **aims: Unpack[Asked],
 ) -> Stability:
     """Select on bootstrap resamples of the row groups and say how much the selections agree.
 
@@ -247,7 +255,7 @@ def stability(
     50 selections of 4 of 13 columns on bootstrap resamples of 40 row groups: two of them have on average ... % of the
     columns that either has in common (Jaccard index); random subsets would have 19.9 %. ...
     """
-    problem = Problem(objective, lam, include, exclude, center, scale)
+    problem = Problem(objective, lam, include, exclude, center, scale, aims=Aims(**aims))
     options = {"lam_per_row": lam_per_row, "resamples": resamples, "seed": seed, "memory": memory}
     return resampled(moments, k, problem, where=where, **options)
 
@@ -424,8 +432,8 @@ def _weights(moments: Moments, selection: Selection) -> Array:
 
 
 def _tight_bound(source: Moments | ArrayLike, selection: Selection) -> Array:
-    spectrum = Gram(selection.prepare(source)).spectrum(selection.counting.counts(selection.n), selection.k)
-    return selection.counting.bounds(spectrum, selection.k, selection.lam).tight
+    base = Gram(selection.prepare(source))
+    return selection.tight_bound(base.spectrum(selection.counting.counts(base.n), selection.k))
 
 
 def _loss_and_start(moments: Moments, model: Rebuild) -> tuple[float, float]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.cluster.placement import check_where
 from rgcss_dask.cluster.progress import Callback
+from rgcss_dask.core.aims import Aims, Asked
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.problem import Center, Columns, Problem, Scale
+from rgcss_dask.core.preparation import Center, Scale
+from rgcss_dask.core.problem import Columns, Problem
 from rgcss_dask.core.result import Tuning
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.stop import Stop
@@ -47,6 +49,7 @@ def select(
     weights: Any = None,
     progress: bool | Callback | None = None,
     where: str | None = None,
+    **aims: Unpack[Asked],
 ) -> Selection: ...
 
 
@@ -68,6 +71,7 @@ def select(
     weights: Any = None,
     progress: bool | Callback | None = None,
     where: str | None = None,
+    **aims: Unpack[Asked],
 ) -> list[Selection]: ...
 
 
@@ -88,6 +92,7 @@ def select(
     weights: Any = None,
     progress: bool | Callback | None = None,
     where: str | None = None,
+    **aims: Unpack[Asked],
 ) -> Selection | list[Selection]:
     """Pick k columns, each the one that lowers the regularised loss most.
 
@@ -139,6 +144,10 @@ def select(
         For moments that `scan` left on a cluster. ``"scheduler"`` (the default) brings what is needed from their worker
         to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"`` fetches
         them. Other sources are worked on in this process.
+    **aims
+        What is to be carried, and by which columns: ``column_weights``, ``targets``, ``noise``, ``candidates``,
+        ``penalties``, ``column_groups``, ``costs``, ``budget``, ``limits``, ``distance``; see `Aims`. With a
+        ``budget``, k may be left out.
 
     Returns
     -------
@@ -183,12 +192,22 @@ def select(
     if isinstance(lam, str) and lam != "cv":
         raise ValueError(f"lam must be a number, several, or 'cv'; got {lam!r}.")
     stop = stop_at(explained, stop)
-    problem = Problem(objective, 1.0 if tunes else lam, include, exclude, center, scale, stop)  # type: ignore[arg-type]
+    asked_lam: Any = 1.0 if tunes else lam
+    problem = Problem(objective, asked_lam, include, exclude, center, scale, stop, Aims(**aims))
     if isinstance(k, float) and 0 < k < 1:
         raise ValueError(f"k is a number of columns; for a share to explain give explained={k:g}.")
-    if k is None and explained is None:
+    if k is None and explained is None and problem.aims.budget is None:
         raise ValueError("say how many columns: k, such as select(data, 10), or a share, select(data, explained=0.9).")
-    found = given(data, folds=FOLDS if tunes else None, nan=nan, weights=weights, progress=progress)
+    noise = isinstance(problem.aims.noise, str)
+    found = given(
+        data,
+        folds=FOLDS if tunes else None,
+        nan=nan,
+        weights=weights,
+        progress=progress,
+        noise=noise,
+        needs_moments=not problem.aims.suit_rows,
+    )
     problem = problem if found.names is None else problem.by_index(len(found.names), found.names)
     k = most_columns(_width(found.source), k, problem, tunes=tunes)
     picked, tuning = _picked(found, k, problem, tunes=tunes, explained=explained, bound=bound, where=where)
@@ -196,7 +215,7 @@ def select(
         warn_of_shortfall(selection, explained, k)
     asked: dict[str, Any] = {"k": k, "lam": lam, "explained": explained, "objective": objective}
     asked |= {"nan": nan, "center": _said(center), "scale": _said(scale)}
-    asked |= {"include": list(include), "exclude": list(exclude)}
+    asked |= {"include": list(include), "exclude": list(exclude), **problem.aims.said}
     origin = PickedFrom.of(found.source, {**found.provenance, "asked": as_asked(asked)}, tuning)
     picked = [_named(selection, found.names).known(origin) for selection in picked]
     return picked if np.ndim(lam) else picked[0]
@@ -223,7 +242,7 @@ def most_columns(n: int, k: int | None, problem: Problem, *, tunes: bool) -> int
     """Return the most columns to pick: as many as were asked for, or as may be picked."""
     if k is not None:
         return k
-    free = n - len(problem.exclude)
+    free = int(problem.may_be_picked(n).sum())
     return max(min(free, TRIED_COLUMNS), len(problem.include)) if tunes else free
 
 

@@ -67,3 +67,38 @@ def explicit(G, k, lam, objective="unselected", dtype=np.longdouble):
         picks.append(w)
         losses.append(float(loss_now))
     return picks, losses, tables
+
+
+def loss_of_targets(A, T, picked, lams, weights, objective="all"):
+    """The weighted squared norm of what the picked columns of A leave of T, each with a lambda of its own.
+
+    With ``"unselected"`` a column of T at the place of a picked one does not count.
+    """
+    C, own = A[:, list(picked)], np.asarray(lams)[list(picked)]
+    E = T
+    if len(own):
+        stacked = np.vstack([C, np.diag(np.sqrt(own))])
+        norms = np.linalg.norm(stacked, axis=0)
+        norms[norms == 0] = 1.0
+        E = T - C @ (
+            np.linalg.lstsq(stacked / norms, np.vstack([T, np.zeros((len(own), T.shape[1]))]), rcond=None)[0]
+            / norms[:, None]
+        )
+    w = np.array(weights, dtype=float)
+    if objective == "unselected":
+        w[list(picked)] = 0.0
+    return float(np.sum(w * E * E))
+
+
+def columns_and_signals(X, noise):
+    """Rows in place of X, and of the signals behind its columns, given the squared norms of their noise.
+
+    With whitened noise, directions whose squared norm is below that of the noise hold no signal.
+    """
+    root = np.sqrt(noise + 1e-300)
+    _, s, Vt = np.linalg.svd(X / root, full_matrices=False)
+    kept = np.sqrt(np.maximum(s**2 - 1.0, 0.0))
+    # Signals are what is left of each direction, and noise, which is orthogonal to all signals, makes up the rest.
+    lost = np.sqrt(s**2 - kept**2)
+    signal = np.vstack([kept[:, None] * Vt, np.zeros_like(Vt)]) * root
+    return signal + np.vstack([np.zeros_like(Vt), lost[:, None] * Vt]) * root, signal

@@ -1,12 +1,11 @@
 """What differs between objectives is asked of `Objective` alone: one with weights needs no more of the mathematics."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 
 from rgcss_dask import cross_validate, refine, scan, select, stability
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.objective import ALL, OBJECTIVES, UNSELECTED, Objective
 from rgcss_dask.core.problem import Problem
@@ -17,25 +16,6 @@ from rgcss_dask.core.solver.greedy import solve
 from rgcss_dask.core.solver.pool import Pool
 
 N, K = 9, 5
-
-
-@dataclass(frozen=True)
-class Weighted(Objective):
-    """An objective in which columns count more or less."""
-
-    weights: tuple[float, ...] = ()
-
-    def counts(self, n, picks=()):
-        return np.array(self.weights) * super().counts(n, picks)
-
-
-@dataclass(frozen=True, eq=False)
-class WeightedProblem(Problem):
-    weights: tuple[float, ...] = ()
-
-    @property
-    def counting(self):
-        return Weighted(**vars(super().counting), weights=self.weights)
 
 
 def loss(A, S, lam, weights, objective):
@@ -59,7 +39,7 @@ WEIGHTS = tuple(np.random.default_rng(1).uniform(0, 3, N) * (np.arange(N) != 4))
 @pytest.mark.parametrize("objective", [UNSELECTED, ALL], ids=lambda one: one.name)
 @pytest.mark.parametrize("wide", [False, True])
 def test_weights_need_nothing_but_an_objective(rows, lam, objective, wide):
-    problem = WeightedProblem(objective=objective.name, lam=lam, weights=WEIGHTS)
+    problem = Problem(objective=objective.name, lam=lam, aims=Aims(column_weights=WEIGHTS))
     source = Factor(rows) if wide else rows.T @ rows
     (picked,) = solve(source, K, problem, bound=lam == 0)
     for t in range(K):
@@ -77,7 +57,7 @@ def test_weights_need_nothing_but_an_objective(rows, lam, objective, wide):
 
 @pytest.mark.parametrize("objective", [UNSELECTED, ALL], ids=lambda one: one.name)
 def test_swaps_are_scored_with_weights(rows, objective):
-    counting = WeightedProblem(objective=objective.name, weights=WEIGHTS).counting
+    counting = Problem(objective=objective.name, aims=Aims(column_weights=WEIGHTS)).counting
     S = np.array([1, 6, 3])
     with Pool() as pool:
         table = swap_losses(Gram(rows.T @ rows), S, 0.3, counting, pool)

@@ -21,6 +21,7 @@ from zarr.storage import LocalStore
 from rgcss_dask.archive.ownership import ATTRIBUTE, VERSION, drop_checkpoints, drop_versions, refuse_foreign
 from rgcss_dask.core.errors import HinderedError
 from rgcss_dask.core.moments import ARRAYS, Moments
+from rgcss_dask.core.noise import Differences
 from rgcss_dask.core.precision import doubt_of_values
 from rgcss_dask.io.claim import claimed, refuse_lost
 from rgcss_dask.io.files import Folder, is_url
@@ -295,6 +296,8 @@ def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
     head: dict[str, Any] = {k: getattr(moments, k) for k in ("rows", "weight", "exact", "dropped")}
     head |= {"columns": moments.n, "arrays": list(ARRAYS)}
     head["names"] = None if moments.names is None else list(moments.names)
+    if moments.differences is not None:
+        head["differences"] = {name: values.tolist() for name, values in vars(moments.differences).items()}
     for kind in ("folds", "groups"):
         parts = [replace(part, names=None) for part in getattr(moments, kind)]  # once is enough
         head[kind] = [_write_moments(group.create_group(f"{kind}/{i}"), part) for i, part in enumerate(parts)]
@@ -326,7 +329,18 @@ def _read_moments(group: zarr.Group, head: dict[str, Any]) -> Moments:
         names=None if head["names"] is None else tuple(head["names"]),
         folds=parts["folds"],
         groups=parts["groups"],
+        differences=_differences(head.get("differences"), n),
     )
+
+
+def _differences(head: dict[str, Any] | None, n: int) -> Differences | None:
+    """Return what the pass found of neighbouring rows, if it looked."""
+    if head is None:
+        return None
+    values = {name: np.array(numbers, dtype=np.float64) for name, numbers in head.items()}
+    if any(numbers.shape != (n,) for numbers in values.values()):
+        raise ValueError(f"differences of neighbouring rows must be {n} numbers")
+    return Differences(**values)
 
 
 def _array(group: zarr.Group, name: str, shape: tuple[int, ...]) -> zarr.Array[Any]:

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.gaps import Gaps
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.noise import Differences
 from rgcss_dask.core.partial_sums import PartialSums, PartSums, Read
 from rgcss_dask.io.files import Folder
 
 FORMAT = 2
-KINDS: dict[str, type[Moments] | type[Gaps]] = {"moments": Moments, "gaps": Gaps}
+KINDS: dict[str, type[PartSums]] = {"moments": Moments, "gaps": Gaps, "differences": Differences}
 SYMMETRIC = ("product", "present")  # only the upper triangle is written
 
 
@@ -60,7 +61,7 @@ def _entry(key: tuple[str, int], value: PartSums, pieces: list[memoryview]) -> d
     """Describe a sum, and append its arrays to the pieces."""
     entry: dict[str, Any] = {
         "key": key,
-        "kind": "gaps" if isinstance(value, Gaps) else "moments",
+        "kind": next(kind for kind, of in KINDS.items() if isinstance(value, of)),
         "n": value.n,
     }
     for field in fields(value):
@@ -105,7 +106,7 @@ def _sum(entry: dict[str, Any], values: NDArray[np.float64]) -> tuple[PartSums, 
             found[field.name], values = _square(values, n), values[n * (n + 1) // 2 :]
         elif field.name == "cross":
             found[field.name], values = values[: n * n].reshape(n, n).copy(), values[n * n :]
-        elif field.name in ("shift", "total", "rounding"):
+        elif field.name in ("shift", "total", "rounding", "count", "squares"):
             found[field.name], values = values[:n].copy(), values[n:]
     return kind(**found), values
 

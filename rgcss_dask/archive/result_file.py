@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.objective import objective_named
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.result import Result, Trust, Tuning
@@ -34,18 +35,31 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
     A result that is there is replaced; any other file only with ``overwrite``.
     """
     folder, name = result_place(path, overwrite=overwrite)
-    picked, rules = replace(result.selection, problem=None), result.selection.problem or Problem()
+    picked, problem = replace(result.selection, problem=None), result.selection.problem or Problem()
     plain = asdict(replace(result, selection=picked, provenance=kept(result.provenance)))
     content = {**_encoded(plain), "sentence": result.sentence}
     del content["selection"]["all_names"], content["selection"]["problem"]  # those of the result; by its columns
     for rule in RULES:
-        if len(getattr(rules, rule)):  # earlier versions do not know it
-            content["selection"][rule] = _encoded(np.asarray(getattr(rules, rule), dtype=np.int64))
-    if result.selection.mu_rest is None:  # earlier versions do not know it
-        del content["selection"]["mu_rest"]
+        if len(getattr(problem, rule)):  # earlier versions do not know it
+            content["selection"][rule] = _encoded(np.asarray(getattr(problem, rule), dtype=np.int64))
+    if carried := _encoded(_carried(problem.aims)):
+        content["selection"]["aims"] = carried
+    for field, default in (("mu_rest", None), ("spent", False)):  # earlier versions do not know them
+        if getattr(result.selection, field) is default:
+            del content["selection"][field]
     found = WHOLE if len(result.spectrum) == result.n else FORMAT
     content = {"kind": KIND, "format": found, "crc32": _crc(content), **content}
     folder.write(name, json.dumps(content, indent=1).encode())
+
+
+def _carried(aims: Aims) -> dict[str, Any]:
+    """Return what was asked for beside what is asked of every selection."""
+    found = {name: getattr(aims, name) for name in Aims.__dataclass_fields__ if name != "target_share"}
+    return {
+        name: value
+        for name, value in found.items()
+        if value is not None and (not hasattr(value, "__len__") or len(value))
+    }
 
 
 def result_place(path: str | Path, *, overwrite: bool = False) -> tuple[Folder, str]:
@@ -108,7 +122,9 @@ def _result(content: dict[str, Any]) -> Result:
     content = _tupled(content)
     picked = _tupled(content["selection"])
     rules = {name: picked.pop(name, np.empty(0, dtype=np.int64)) for name in RULES}
-    problem = Problem(picked["objective"], picked["lam"], **rules)
+    asked = picked.pop("aims", {})
+    aims = Aims(**asked, target_share=None if "targets" in asked else 1.0)  # None: it is in the weights
+    problem = Problem(picked["objective"], picked["lam"], **rules, aims=aims, is_settled=True)
     content["selection"] = Selection(**picked, all_names=content["names"], problem=problem)
     content["condition"] = evaluate.Condition(**content["condition"])
     content["tuning"] = content["tuning"] and Tuning(**content["tuning"])
@@ -125,9 +141,13 @@ def _checked(result: Result) -> Result:
         raise ValueError("its columns must be different whole numbers")
     if type(n) is not int or n < 1 or np.any((columns < 0) | (columns >= n)):
         raise ValueError(f"its columns must be between 0 and {n} - 1")
+    targets = np.asarray(picked.aims.targets)
+    if len(targets) and (targets.dtype.kind not in "iu" or np.any((targets < 0) | (targets >= n))):
+        raise ValueError(f"its targets must be between 0 and {n} - 1")
     for owner, shape, names in (
         (picked, (k,), ("loss", "bound", "rounding")),
         (picked, (n,), ("mu", "sigma", "mu_rest")),
+        (picked.aims, (n,), ("column_weights", "penalties", "noise")),
         (result, (n,), ("mean", "spread", "column_norm", "column_loss")),
         (result, (n if len(result.spectrum) == n else max(k, 1),), ("spectrum",)),
         (result, (k,), ("paper_bound",)),
@@ -188,10 +208,12 @@ def _encoded(value: Any) -> Any:
         return {"packed": packed, "dtype": value.dtype.str, "shape": list(value.shape)}
     if isinstance(value, np.generic):
         return value.item()
-    return list(value) if isinstance(value, tuple) else value
+    return [_encoded(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
     if not isinstance(value, dict):
         return value
     if value.keys() == {"array", "dtype"}:

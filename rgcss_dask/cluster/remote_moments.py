@@ -19,13 +19,14 @@ from rgcss_dask.cluster.progress import Reporter
 from rgcss_dask.cluster.waiting import await_done, patience, settled
 from rgcss_dask.compat import CommClosedError
 from rgcss_dask.core.moments import ARRAYS, Moments
+from rgcss_dask.core.noise import Differences
 from rgcss_dask.io.files import Folder
 
 Array = NDArray[np.float64]
 PartPath = tuple[tuple[str, int], ...]  # () for all rows, (("folds", 2),) for a part of them
 
 # What of moments is known without their arrays and parts.
-NUMBERS = ("rows", "weight", "exact", "dropped", "names")
+NUMBERS = ("rows", "weight", "exact", "dropped", "names", "differences")  # what is small
 # Bytes of a matrix sent at once, so that no single message stalls an event loop.
 BLOCK_BYTES = 2**24
 # How often the moments are made again after the worker that had them was lost.
@@ -42,6 +43,7 @@ class MomentsSummary:
     exact: bool
     dropped: int
     names: tuple[str, ...] | None
+    differences: Differences | None
     folds: tuple[MomentsSummary, ...]
     groups: tuple[MomentsSummary, ...]
 

@@ -36,8 +36,10 @@ class Condition:
         return f"{self.value:.3g}" if self.resolved else f"over {self.value:.3g} (beyond what a Gram resolves)"
 
 
-def weights(G: ArrayLike, columns: ArrayLike, lam: float) -> Array:
+def weights(G: ArrayLike, columns: ArrayLike, lam: ArrayLike) -> Array:
     """Return W = (G_SS + lam I)^-1 G_S, (k, n): the picked columns times W approximate all columns.
+
+    ``lam`` is one number, or one for each of the picks.
 
     A pick that a Gram cannot tell from a mix of earlier ones gets no weight.
     """
@@ -45,9 +47,8 @@ def weights(G: ArrayLike, columns: ArrayLike, lam: float) -> Array:
     return weights_from_rows(_gram(G)[S], S, lam)
 
 
-def weights_from_rows(GS: Array, S: Index, lam: float) -> Array:
+def weights_from_rows(GS: Array, S: Index, lam: ArrayLike) -> Array:
     """Return the same from the picked rows of the Gram alone, (k, n)."""
-    checked_lambda(lam)
     W = np.zeros(GS.shape)
     with single_threaded_blas():  # the same bits for any number of threads
         L, kept = triangle(GS[:, S], lam)
@@ -56,19 +57,20 @@ def weights_from_rows(GS: Array, S: Index, lam: float) -> Array:
     return W
 
 
-def triangle(G: Array, lam: float) -> tuple[Array, Index]:
+def triangle(G: Array, lam: ArrayLike) -> tuple[Array, Index]:
     """Return L with L L' = G + lam I for the Gram of the picks, in their order, and the places of those it holds.
 
     Left out is a pick of which the ones before leave no more than rounding: it is a mix of them, and picking it changes
     nothing. Scales do not matter, as each column is judged by its own norm.
     """
+    lams = np.broadcast_to([checked_lambda(value) for value in np.atleast_1d(lam)], (len(G),))
     roots, L, kept = np.sqrt(np.maximum(np.diagonal(G), 0.0)), np.zeros(G.shape), np.empty(0, dtype=np.intp)
     for t in range(len(G)):
         past = len(kept)
         y = _solved(L[:past, :past], G[kept, t])
         left = G[t, t] - y @ y
         if left > rounding_left(roots[t], _solved(L[:past, :past], y, transposed=True), roots[kept]):
-            L[past, :past], L[past, past] = y, np.sqrt(lam + left)
+            L[past, :past], L[past, past] = y, np.sqrt(lams[t] + left)
             kept = np.append(kept, t)
     return L[: len(kept), : len(kept)], kept
 
@@ -83,7 +85,7 @@ def _solved(L: Array, y: Array, *, transposed: bool = False) -> Array:
     return np.asarray(scipy.linalg.lapack.dtrtrs(L, y, lower=1, trans=int(transposed))[0]) if len(L) else y
 
 
-def loss(G: ArrayLike, columns: ArrayLike, lam: float, objective: Objective | str = "unselected") -> float:
+def loss(G: ArrayLike, columns: ArrayLike, lam: ArrayLike, objective: Objective | str = "unselected") -> float:
     """Return the loss of a subset on its own Gram."""
     return float(loss_on(G, weights(G, columns, lam), columns, objective))
 
@@ -109,20 +111,23 @@ def column_losses_from_rows(diagonal: Array, BS: Array, W: Array, S: Index) -> A
 
 
 def prefix_losses(
-    G: ArrayLike, columns: ArrayLike, lam: float, B: ArrayLike | None = None, objective: Objective | str = "unselected"
+    G: ArrayLike,
+    columns: ArrayLike,
+    lam: ArrayLike,
+    B: ArrayLike | None = None,
+    objective: Objective | str = "unselected",
 ) -> Array:
     """Return the loss on B (default: on G) of the first 1, 2, ..., k columns with the weights learnt on G, (k,)."""
     return sum_prefixes(prefix_column_losses(G, columns, lam, B), columns, objective)
 
 
-def prefix_column_losses(G: ArrayLike, columns: ArrayLike, lam: float, B: ArrayLike | None = None) -> Array:
+def prefix_column_losses(G: ArrayLike, columns: ArrayLike, lam: ArrayLike, B: ArrayLike | None = None) -> Array:
     """Return the squared error of every column for every prefix of the picks, (k, n); see `prefix_losses`.
 
     All prefixes at once in O(k^2 n), by one triangular factor.
     """
     G, S = _gram(G), np.asarray(columns, dtype=np.intp)
     B = G if B is None else _gram(B)
-    checked_lambda(lam)
     steps = np.zeros((len(S), len(G)))
     with single_threaded_blas():
         L, kept = triangle(G[np.ix_(S, S)], lam)

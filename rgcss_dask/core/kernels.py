@@ -99,3 +99,15 @@ def mirror(G: Array) -> None:
             for j in range(b, min(b + 32, n)):
                 for i in range(max(a, j + 1), min(a + LINE, n)):
                     G[j, i] = G[i, j]
+
+
+@compiled_in_order
+def add_second_differences(X: NDArray[Any], count: Array, squares: Array) -> None:
+    """Add the squares of x[i-1] - 2 x[i] + x[i+1] of each column, and how many have no gap."""
+    for i in range(1, len(X) - 1):
+        before, here, after = X[i - 1], X[i], X[i + 1]
+        for j in range(len(here)):
+            d = float(before[j]) - 2.0 * float(here[j]) + float(after[j])
+            if abs(d) < np.inf:
+                count[j] += 1.0
+                squares[j] += d * d

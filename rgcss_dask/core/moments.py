@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from rgcss_dask.core import kernels
 from rgcss_dask.core.accumulate import EXACT_WEIGHT, Accumulator, checked_weights, common_shift, is_whole
 from rgcss_dask.core.missing import plain
+from rgcss_dask.core.noise import Differences, merged_differences
 from rgcss_dask.core.precision import EPS, ROUNDING, faint
 from rgcss_dask.core.triangle import Array, add_outer
 from rgcss_dask.core.words import counted, listed
@@ -62,6 +63,7 @@ class Moments:
     names: tuple[str, ...] | None = None  #: (n,) column names
     folds: tuple[Moments, ...] = ()  #: the same rows apart, for cross-validation
     groups: tuple[Moments, ...] = ()  #: the same rows apart in row order, for the bootstrap
+    differences: Differences | None = None  #: of neighbouring rows, which tell their noise; if it was asked for
 
     def __post_init__(self) -> None:
         if self.names is not None and len(self.names) != self.n:
@@ -158,6 +160,7 @@ class Moments:
             names=self.names if self.names is not None else other.names,
             folds=_merge_parts(self.folds, other.folds, "folds"),
             groups=_merge_parts(self.groups, other.groups, "groups"),
+            differences=merged_differences(self.differences, other.differences),
         )
 
     def minus(self, other: Moments) -> Moments:
@@ -223,6 +226,7 @@ class Moments:
             names=None if self.names is None else tuple(self.names[i] for i in index),
             folds=tuple(part.take(index) for part in self.folds),
             groups=tuple(part.take(index) for part in self.groups),
+            differences=None if self.differences is None else self.differences.take(index),
         )
 
     def preparation(

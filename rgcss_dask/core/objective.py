@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,15 +27,15 @@ class Objective:
     name: str
     picks_count: bool  # whether the error of a column that was picked still counts
     columns: str  # which columns count, in words
+    weights: Array | None = field(default=None, compare=False)  # (n,) how much each column counts; None: all alike
 
-    @property
-    def kept(self) -> dict[str, Any]:
-        """What a selection keeps of this, to say what counted."""
-        return {"objective": self.name}
+    def weighted(self, weights: ArrayLike | None) -> Objective:
+        """Return the same objective with columns that count more or less."""
+        return self if weights is None else replace(self, weights=np.asarray(weights, dtype=np.float64))
 
     def counts(self, n: int, picks: ArrayLike = ()) -> Array:
         """Return how much the error of each of n columns counts once these are picked, (n,)."""
-        counts = np.ones(n)
+        counts = np.ones(n) if self.weights is None else self.weights.copy()
         if not self.picks_count:
             counts[np.asarray(picks, dtype=np.intp)] = 0.0
         return counts
@@ -59,9 +58,10 @@ class Objective:
         shrunk = s * (lam / (s + lam)) ** 2 if lam > 0 else np.zeros_like(s)
         if not spectrum.is_whole:
             kept = np.cumsum(shrunk - s)[:k] + spectrum.total
-            return Bounds(np.maximum(kept, 0.0) if self.picks_count else tail, None)
-        if self.picks_count:
+            return Bounds(np.maximum(kept, 0.0) if self.picks_count and self.weights is None else tail, None)
+        if self.picks_count and self.weights is None:
             return Bounds(np.cumsum(shrunk)[:k] + tail, np.full(k, shrunk.sum()))
+        # With weights on columns, too, since the paper's is no more than the tail.
         return Bounds(tail, tails(shrunk)[1 : k + 1])
 
 

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from rgcss_dask.core.accumulate import Accumulator, NotFiniteError
 from rgcss_dask.core.gaps import Gaps
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.noise import Differences
 from rgcss_dask.core.plan import Options
 from rgcss_dask.core.sparse_rows import SparseRows
 
-Key = tuple[str, int]  # ("rows", 0), ("fold", k) or ("group", g)
-PartSums = Moments | Gaps
+Key = tuple[str, int]  # ("rows", 0), ("fold", k), ("group", g) or ("noise", 0)
+PartSums = Moments | Gaps | Differences
+NOISE: Key = ("noise", 0)
 
 
 class Read(NamedTuple):
@@ -56,7 +58,7 @@ class PartialSums:
         whole = reduce(Moments.merge, [value for key, value in filled.items() if key[0] == apart])
         if whole.weight <= 0:
             raise ValueError(f"no row is left to add up; {whole.dropped:,} were dropped because of gaps.")
-        return replace(whole, names=names, folds=folds, groups=groups)
+        return replace(whole, names=names, folds=folds, groups=groups, differences=self.sums.get(NOISE))  # type: ignore[arg-type]
 
     def _filled(self, apart: str) -> dict[Key, Moments]:
         ordered = dict(sorted(self.sums.items()))
@@ -87,6 +89,7 @@ class Collector:
     _dropped: dict[Key, int] = field(default_factory=dict)
     _crc: int = 0
     _weights_crc: int = 0
+    _last: NDArray[Any] | None = None  # the last two rows, whose differences with the next ones count
 
     def add(
         self, block: NDArray[Any] | SparseRows, start: int, weights: NDArray[Any] | None, mask: NDArray[np.bool_] | None
@@ -96,6 +99,8 @@ class Collector:
             self._crc = zlib.crc32(np.ascontiguousarray(block).data.cast("B"), self._crc)
             if weights is not None:
                 self._weights_crc = weights_checksum(weights, self._weights_crc)
+        if self.options.noise:
+            self._look_at_neighbours(np.asarray(block))
         keep = self._kept(len(block), start, mask)
         for index, keys in self._cells(keep, start, len(block)):
             w = None if weights is None else weights[index]
@@ -104,6 +109,12 @@ class Collector:
             except NotFiniteError as error:
                 row = start + int(np.arange(len(block))[index][error.row])
                 raise NotFiniteError(row, error.column, error.value) from None
+
+    def _look_at_neighbours(self, block: NDArray[Any]) -> None:
+        pieces = [block] if self._last is None else [np.concatenate([self._last, block[:2]]), block]
+        for found in map(Differences.of, pieces):
+            self._sums[NOISE] = self._sums[NOISE].merge(found) if NOISE in self._sums else found
+        self._last = block[-2:].copy() if self._last is None else np.concatenate([self._last, block])[-2:].copy()
 
     def parts(self, start: int, stop: int) -> PartialSums:
         """Hand over the sums of the rows from start to stop."""
@@ -176,7 +187,7 @@ class Collector:
 
     def _accumulator(self, key: Key, n: int) -> Accumulator:
         if key not in self._sums:
-            beside = next(iter(self._sums.values()), None)
+            beside = next((sums for sums in self._sums.values() if isinstance(sums, Accumulator)), None)
             self._sums[key] = Accumulator(
                 n, self.dtype, precision=self.options.precision, threads=self.threads, beside=beside
             )

@@ -59,6 +59,7 @@ class Options:
     nan: str = "raise"
     precision: str = "double"
     checksum: bool = False  # of what is read, kept to recognise it later
+    noise: bool = False  # look at differences of neighbouring rows
     group_rows: int | None = None  # that the groups divide, from row 0; later rows make further groups of that size
 
     @property

@@ -4,46 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import is_whole
+from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.evaluate import checked_lambda
 from rgcss_dask.core.moments import Moments, column_indices, takes_means
-from rgcss_dask.core.objective import Objective, objective_named
+from rgcss_dask.core.noise import checked_noise
+from rgcss_dask.core.objective import ALL, Bounds, Objective, objective_named
+from rgcss_dask.core.preparation import Center, Preparation, Prepares, Scale
+from rgcss_dask.core.spectrum import Spectrum
 from rgcss_dask.core.stop import Stop
 
 Array = NDArray[np.float64]
 Columns = Sequence[int] | Sequence[str] | NDArray[Any]
 Lambdas = float | Sequence[float] | NDArray[Any]
-Center = bool | ArrayLike
-Scale = float | str | ArrayLike | None
-
-
-class Prepares(Protocol):
-    """What columns can be centred and scaled by: moments, or rows."""
-
-    @property
-    def mean_rest(self) -> Array | None:
-        """What float64 rounds off the means, where that counts."""
-
-    def preparation(self, center: Center, scale: Scale) -> tuple[Array, Array]:
-        """Resolve what was asked for to vectors."""
-
-
-@dataclass(frozen=True, eq=False)
-class Preparation:
-    """What was subtracted from each column, and what it was divided by."""
-
-    mu: Array  # (n,)
-    sigma: Array  # (n,)
-    mu_rest: Array | None  # (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
-
-    def gram(self, moments: Moments) -> Array:
-        """Return the Gram of moments, these or others, that are prepared so."""
-        return moments.gram(self.mu, self.sigma, rest=self.mu_rest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,14 +39,16 @@ class Problem:
     center: Center = False
     scale: Scale = None
     stop: Stop = field(default_factory=Stop)
+    aims: Aims = field(default_factory=Aims)
+    is_settled: bool = False  # nothing is left to be learnt from the data as a whole
 
     def __post_init__(self) -> None:
         objective_named(self.objective)
 
     @property
     def counting(self) -> Objective:
-        """What counts in the loss."""
-        return objective_named(self.objective)
+        """What counts in the loss; of a problem that is settled."""
+        return objective_named(self.objective).weighted(self.aims.column_weights)
 
     @property
     def lams(self) -> list[float]:
@@ -90,20 +71,51 @@ class Problem:
     def by_index(self, n: int, names: tuple[str, ...] | None) -> Problem:
         """Return the same problem with columns by their indices instead of names."""
         include, exclude = (column_indices(given, n, names) for given in (self.include, self.exclude))
-        return replace(self, include=include, exclude=exclude)
+        return replace(self, include=include, exclude=exclude, aims=self.aims.by_index(n, names))
 
-    def prepared(self) -> Problem:
-        """Return the same problem for data that are centred and scaled already."""
-        return replace(self, center=False, scale=None)
+    def settled(self, moments: Moments) -> Problem:
+        """Return the same problem with all that has to be learnt from these moments: noise, and weights for shares."""
+        if self.is_settled:
+            return self
+        asked = self.by_index(moments.n, moments.names)
+        if asked.aims.noise is not None:
+            asked = replace(asked, objective=ALL.name, aims=replace(asked.aims, noise=_noise(asked.aims, moments)))
+        if len(asked.aims.targets):
+            asked = replace(asked, aims=asked.aims.weighted(np.diagonal(moments.gram(self.center, self.scale))))
+        return replace(asked, is_settled=True)
+
+    def settled_on(self, diagonal: Array) -> Problem:
+        """Return the same problem for a Gram or a factor with this diagonal, whose rows nobody knows."""
+        if self.is_settled:
+            return self
+        asked = self.by_index(len(diagonal), None)
+        if asked.aims.noise is not None:
+            raise ValueError(
+                "noise needs moments or rows: how many rows a Gram sums up is not known. Give scan(rows) or Moments."
+            )
+        return replace(asked, aims=asked.aims.weighted(diagonal), is_settled=True)
+
+    def prepared(self, n: int) -> Problem:
+        """Return the same problem for data that are centred and scaled already, signals among them."""
+        return replace(self, center=False, scale=None, aims=self.aims.extended(n))
 
     def preparation(self, source: Prepares) -> Preparation:
         """Learn from moments, or from rows, what is subtracted from each column and what it is divided by."""
         mu, sigma = source.preparation(self.center, self.scale)
-        return Preparation(mu, sigma, source.mean_rest if takes_means(self.center) else None)
+        rest = source.mean_rest if takes_means(self.center) else None
+        return Preparation(mu, sigma, rest, self.aims.noise)
 
     def gram(self, moments: Moments) -> Array:
         """Return the Gram of these moments, prepared."""
+        if self.aims.noise is not None:
+            return self.preparation(moments).gram(moments)
         return moments.gram(self.center, self.scale)
+
+    def may_be_picked(self, n: int) -> NDArray[np.bool_]:
+        """Return which of n columns, named by their indices, are neither excluded nor targets nor no candidates."""
+        mask = self.aims.may_be_picked(n)
+        mask[np.asarray(self.exclude, dtype=np.intp)] = False
+        return mask
 
     def rules(self, k: int, n: int, names: tuple[str, ...] | None = None) -> Rules:
         """Check what is asked for against n columns of these names."""
@@ -111,14 +123,29 @@ class Problem:
         both = np.intersect1d(include, exclude)
         if len(both):
             raise ValueError(f"a column cannot be both included and excluded; got {both[0]} in both.")
-        candidates = np.ones(n, dtype=bool)
-        candidates[exclude] = False
-        free = n - len(exclude)
+        candidates = replace(self, exclude=exclude).may_be_picked(n)
+        free = int(candidates.sum())
         if not is_whole(k) or not 1 <= k <= free:
             raise ValueError(f"k must be a whole number from 1 to {free}, the columns that may be picked; got {k!r}.")
         if len(include) > k:
             raise ValueError(f"k must be at least the {len(include)} included columns; got {k}.")
-        return Rules(k, self.counting, [int(i) for i in include], candidates, self.stop)
+        self._check_included(include, candidates)
+        if not self.aims.allowed(np.empty(0, dtype=np.intp), candidates).any():
+            raise ValueError(
+                f"some column must keep to the {self.aims.constraints}; none of the {free} that may be picked does."
+            )
+        return Rules(k, self.counting, [int(i) for i in include], candidates, self.stop, self.aims)
+
+    def _check_included(self, include: NDArray[np.intp], candidates: NDArray[np.bool_]) -> None:
+        """Refuse columns to include that may not be picked, or not together."""
+        if not candidates[include].all():
+            first = include[~candidates[include]][0]
+            raise ValueError(f"an included column must be one that may be picked; column {first} is a target or none.")
+        for t, column in enumerate(include):
+            if not self.aims.allowed(include[:t], candidates)[column]:
+                raise ValueError(
+                    f"included columns must keep to the {self.aims.constraints}; column {column} does not."
+                )
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,3 +157,37 @@ class Rules:
     include: list[int]  # taken first, in this order
     candidates: NDArray[np.bool_]  # (n,)
     stop: Stop
+    aims: Aims
+    looks_at_costs: bool = False
+
+    @cached_property
+    def worth(self) -> Array:
+        """What a gain of each column is divided by, as a factor: its cost, where that is to be looked at, (n,)."""
+        n = len(self.candidates)
+        return 1.0 / np.asarray(self.aims.costs) if self.looks_at_costs else np.ones(n)
+
+    def by_cost(self) -> Rules:
+        """Return the same rules for picks that gain most for what they cost."""
+        return replace(self, looks_at_costs=True)
+
+    def bounds(self, spectrum: Spectrum, k: int, lam: float) -> Bounds:
+        """Bound the loss of any 1, 2, ..., k columns from below."""
+        return self.objective.bounds(spectrum, k, self.aims.bounding(lam))
+
+    def allowed(self, picked: Sequence[int]) -> NDArray[np.bool_]:
+        """Return which columns may be picked next, (n,)."""
+        if not self.aims.constrains:
+            mask = self.candidates.copy()
+            mask[list(picked)] = False
+            return mask
+        return self.aims.allowed(np.array(picked, dtype=np.intp), self.candidates)
+
+
+def _noise(aims: Aims, moments: Moments) -> Array:
+    """Return the variance of the noise in each column: as given, or as neighbouring rows of the pass tell."""
+    variance = moments.spread**2
+    if not isinstance(aims.noise, str):
+        return checked_noise(np.asarray(aims.noise, dtype=np.float64), variance, moments.names)
+    if moments.differences is None:
+        raise ValueError("noise='rows' needs a pass that looked at neighbouring rows: scan(source, noise=True).")
+    return np.minimum(moments.differences.variance, variance)

@@ -38,7 +38,7 @@ class Rebuild:
         order = np.argsort(picked.columns)
         mu = np.zeros(picked.n) if picked.mu is None else picked.mu
         sigma = np.ones(picked.n) if picked.sigma is None else picked.sigma
-        return cls(picked.columns[order], weights[order], mu, sigma, picked.counting, picked.mu_rest)
+        return cls(picked.columns[order], weights[order], mu, sigma, picked.counting_columns, picked.mu_rest)
 
     @property
     def n(self) -> int:

@@ -124,8 +124,12 @@ class _Ground:
         self._selection, self._sweeps = selection, sweeps
         self._names = selection.all_names or getattr(source, "names", None)  # the Gram has the order of the selection
         given = (problem.include, problem.exclude)
-        self._stay, self._never = (column_indices(one, len(self.G), self._names) for one in given)
-        self._problem = replace(problem, include=self._stay, exclude=self._never)
+        self._stay, self._never = (column_indices(one, selection.n, self._names) for one in given)
+        self._aims = selection.aims.extended(selection.n)
+        self._lams = self._aims.lams(selection.lam, len(self.G))
+        self._candidates = self._aims.may_be_picked(len(self.G))
+        self._candidates[self._never] = False
+        self._problem = replace(problem, include=self._stay, exclude=self._never, aims=selection.aims, is_settled=True)
         absent = np.setdiff1d(self._stay, selection.columns)
         if len(absent):
             raise ValueError(f"a column to keep must have been picked; column {absent[0]} was not.")
@@ -135,29 +139,29 @@ class _Ground:
 
         That is the rounding of the columns that were not picked. Others are known.
         """
-        W = evaluate.weights(self.G, columns, self._selection.lam)
+        W = evaluate.weights(self.G, columns, self._lams[columns])
         roots = np.sqrt(np.maximum(np.diagonal(self.G), 0.0))
         rounding = np.delete(evaluate.rounding_left(roots, W, roots[columns]), columns).sum()
         return float(evaluate.loss_on(self.G, W, columns, self._selection.counting)), float(rounding)
 
     def allowed(self, columns: Index) -> NDArray[np.bool_]:
         """Say which column may take the place of which pick, (k, n); a picked one takes no other place."""
-        mask = np.ones((len(columns), len(self.G)), dtype=bool)
+        others = (np.delete(columns, place) for place in range(len(columns)))
+        mask = np.array([self._aims.allowed(picked, self._candidates) for picked in others]).reshape(len(columns), -1)
         mask[np.isin(columns, self._stay)] = False
-        mask[:, self._never] = False
         mask[:, columns] = False
         return mask
 
     def descend(self, columns: Index, pool: Pool) -> Optimum:
         """Exchange picks until no swap lowers the loss, or the sweeps are used up."""
-        lam, objective = self._selection.lam, self._selection.counting
+        objective = self._selection.counting
         columns, swaps, done = columns.copy(), 0, 0
         after, resolved = self._weighed(columns)
         start = after
         settled = after <= resolved or not self.allowed(columns).any()
         while done < self._sweeps and not settled:
             done, settled, failed, limit = done + 1, True, 0, after - BETTER * after - resolved
-            table = swap_losses(self.base, columns, lam, objective, pool)
+            table = swap_losses(self.base, columns, self._lams, objective, pool)
             table[~self.allowed(columns)] = np.inf
             for place, column in _best_first(table):
                 trial = columns.copy()
@@ -173,8 +177,8 @@ class _Ground:
 
     def in_order(self, columns: Index) -> Index:
         """Return picks that have no order of their own in the order the greedy selection takes them."""
-        others = np.delete(np.arange(len(self.G)), columns)
-        rules = Problem(self._selection.objective, self._selection.lam, include=self._stay, exclude=others)
+        aims = replace(self._aims, candidates=columns, costs=None, budget=None, limits=(), distance=None, places=None)
+        rules = Problem(self._selection.objective, self._selection.lam, self._stay, aims=aims, is_settled=True)
         first = solve(self.G, len(columns), rules, quiet=True)[0].columns
         return np.concatenate([first, columns[~np.isin(columns, first)]])
 
@@ -184,7 +188,7 @@ class _Ground:
         return replace(
             selection,
             columns=columns,
-            loss=evaluate.prefix_losses(self.G, columns, selection.lam, objective=selection.counting),
+            loss=evaluate.prefix_losses(self.G, columns, self._lams[columns], objective=selection.counting),
             names=None if names is None else tuple(names[j] for j in columns),
             problem=self._problem,
             rounding=None,  # that of the picks which were made one by one
@@ -202,7 +206,7 @@ def _best_first(table: Array) -> Iterator[tuple[int, int]]:
             yield int(place), int(best[place])
 
 
-def swap_losses(base: Gram, columns: Index, lam: float, objective: Objective, pool: Pool) -> Array:
+def swap_losses(base: Gram, columns: Index, lam: ArrayLike, objective: Objective, pool: Pool) -> Array:
     """Return the loss after replacing each picked column by each other one, (k, n); infinite for picked ones.
 
     With a lambda for each column, Ki = (G_SS + lam)^-1, W = Ki G_S and V = Ki lam W, dropping column a adds w w'/q to H
@@ -218,7 +222,7 @@ def swap_losses(base: Gram, columns: Index, lam: float, objective: Objective, po
     W = scipy.linalg.solve_triangular(L, Y, lower=True, trans=1)
     Ki = scipy.linalg.cho_solve((L, True), np.eye(len(columns)))
     V = Ki @ (own * W)
-    terms = base.gain_terms(columns, Y, np.sqrt(own) * W, 1.0, counts, pool)
+    terms = base.gain_terms(columns, Y, W, lams[columns], counts, pool)
     XG = base.multiply(np.concatenate([W * counts, V * counts]), pool)
     XH = XG - (np.concatenate([W * counts, V * counts]) @ GS.T) @ W
     Hw, Hv = XH[: len(columns)], XH[len(columns) :]
@@ -243,10 +247,12 @@ def swap_losses(base: Gram, columns: Index, lam: float, objective: Objective, po
     return table
 
 
-def _lambdas(base: Gram, k: int, lam: float) -> Array:
+def _lambdas(base: Gram, k: int, lam: ArrayLike) -> Array:
     """Return lambda for each column, just above its rounding where picks may depend on each other: scores propose."""
     largest = float(base.diagonal.max(initial=0.0))
-    return np.maximum(lam / base.unit, k * evaluate.DOUBT * np.where(base.diagonal > 0, base.diagonal, largest))
+    return np.maximum(
+        np.asarray(lam) / base.unit, k * evaluate.DOUBT * np.where(base.diagonal > 0, base.diagonal, largest)
+    )
 
 
 def _check_whole(name: str, value: int, least: int) -> None:

@@ -126,10 +126,14 @@ def make_result(
     source = picked.aligned(source) if isinstance(source, Moments) else source
     base = _base(source, picked)
     k = None if paper_bound else picked.k
-    spectrum, GS = base.spectrum(picked.counting.counts(base.n), k), base.rows(picked.columns)
+    spectrum = base.spectrum(picked.counting.counts(base.n), k).of_rank(picked.n)
+    GS = base.rows(picked.columns)
     diagonal = base.diagonal * base.unit
-    W = evaluate.weights_from_rows(GS, picked.columns, picked.lam)
-    bounds = picked.counting.bounds(spectrum, picked.k, picked.lam)
+    W = evaluate.weights_from_rows(GS, picked.columns, picked.lams)
+    losses = evaluate.column_losses_from_rows(diagonal, GS, W, picked.columns)
+    bounds = picked.counting.bounds(spectrum, picked.k, picked.aims.bounding(picked.lam))
+    # Behind the columns stand their signals, where noise is known; else the columns themselves are what is carried.
+    carried = slice(base.n - picked.n, None)
     return Result(
         selection=replace(picked, bound=bounds.tight),
         rows=source.rows,
@@ -137,9 +141,9 @@ def make_result(
         names=source.names,
         mean=source.mean,
         spread=source.spread,
-        weights=W,
-        column_norm=diagonal,
-        column_loss=evaluate.column_losses_from_rows(diagonal, GS, W, picked.columns),
+        weights=W[:, carried],
+        column_norm=diagonal[carried],
+        column_loss=losses[carried],
         spectrum=spectrum.values,
         paper_bound=bounds.paper,
         condition=_condition(GS, picked),

@@ -10,13 +10,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.answer import Answer
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import matching
 from rgcss_dask.core.objective import Objective, objective_named
+from rgcss_dask.core.preparation import Preparation
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.solver.gram import checked_gram
+from rgcss_dask.core.spectrum import Spectrum
 from rgcss_dask.core.words import counted, digits, percent
 
 Array = NDArray[np.float64]
@@ -61,11 +64,39 @@ class Selection(Answer):
     all_names: tuple[str, ...] | None = None  #: (n,) names of the columns to choose from
     mu_rest: Array | None = None  #: (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
     problem: Problem | None = None  #: what may be picked of the prepared columns, by their indices
+    spent: bool = False  #: True when it ended because the constraints allow no further column
+
+    @property
+    def aims(self) -> Aims:
+        """What was to be carried, and by which columns."""
+        return Aims() if self.problem is None else self.problem.aims
 
     @property
     def counting(self) -> Objective:
-        """What counts in the loss."""
-        return objective_named(self.objective)
+        """What counts in the loss on these columns, and on their signals where noise is known."""
+        return objective_named(self.objective).weighted(self.aims.extended(self.n).column_weights)
+
+    @property
+    def counting_columns(self) -> Objective:
+        """What counts in the loss on the columns as they are measured."""
+        return objective_named(self.objective).weighted(self.aims.column_weights)
+
+    @property
+    def preparation(self) -> Preparation:
+        """How the columns were prepared."""
+        mu = np.zeros(self.n) if self.mu is None else self.mu
+        sigma = np.ones(self.n) if self.sigma is None else self.sigma
+        return Preparation(mu, sigma, self.mu_rest, self.aims.noise)
+
+    @property
+    def lams(self) -> Array:
+        """Lambda of each pick, (k,)."""
+        return self.aims.lams(self.lam, self.n)[self.columns]
+
+    @property
+    def last_loss(self) -> float:
+        """The objective after the last pick."""
+        return float(self.loss[-1]) if self.k else self.start
 
     @property
     def k(self) -> int:
@@ -99,7 +130,11 @@ class Selection(Answer):
         array of shape (k, n)
             The weights; rows are in pick order.
         """
-        return evaluate.weights(self.prepare(source), self.columns, self.lam)
+        return evaluate.weights(self.prepare(source), self.columns, self.lams)[:, -self.n :]
+
+    def tight_bound(self, spectrum: Spectrum) -> Array:
+        """Return what no 1, 2, ..., k columns can fall below, given the eigenvalues of what counts, (k,)."""
+        return self.counting.bounds(spectrum, self.k, self.aims.bounding(self.lam)).tight
 
     def conditioning(self, source: Moments | ArrayLike) -> evaluate.Condition:
         """Return the condition number of the picked columns on these rows, or on others of the same columns.
@@ -133,11 +168,7 @@ class Selection(Answer):
             The prepared Gram.
         """
         if isinstance(source, Moments):
-            return self.aligned(source).gram(
-                center=False if self.mu is None else self.mu,
-                scale=None if self.sigma is None else self.sigma,
-                rest=self.mu_rest,
-            )
+            return self.preparation.gram(self.aligned(source))
         G = plain(source)
         self._check_count(len(G) if G.ndim else 0)
         return checked_gram(G)
@@ -195,6 +226,11 @@ class Selection(Answer):
                 f"picked {counted(self.k, 'column')} instead of {k}: with lam=0 they already span all columns that may "
                 "be picked (the numerical rank), and any further choice would be arbitrary."
             )
+        if self.k < k and self.spent and self.aims.budget is None:
+            yield (
+                f"picked {counted(self.k, 'column')} instead of {k}: no other keeps to the {self.aims.constraints}. "
+                "Ask for fewer columns, or allow more."
+            )
         if (pick := self.doubtful) is not None:
             column = self.columns[pick] if self.names is None else repr(self.names[pick])
             yield (
@@ -205,7 +241,8 @@ class Selection(Answer):
     @property
     def share_of(self) -> str:
         """What the losses are shares of, in words: variation only about the means."""
-        return "variation" if self.mu is not None and self.mu.any() else "squared norm"
+        measure = "variation" if self.mu is not None and self.mu.any() else "squared norm"
+        return f"{measure} of the signal" if self.aims.noise is not None else self.aims.words_for(measure)
 
     @property
     def sentence(self) -> str:

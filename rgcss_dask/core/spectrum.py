@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +27,10 @@ class Spectrum:
         """Take all eigenvalues, largest first."""
         s = np.maximum(np.asarray(values, dtype=np.float64), 0.0)
         return cls(s, float(s.sum()), len(s))
+
+    def of_rank(self, n: int) -> Spectrum:
+        """Leave out what is zero, as no more than n eigenvalues are above it."""
+        return self if n == self.n else replace(self, values=self.values[:n], n=n)
 
     @property
     def is_whole(self) -> bool:

@@ -190,7 +190,7 @@ def resample(
     memory: int | None = None,
 ) -> Stability:
     """Answer a problem on bootstrap resamples of the row groups; see `rgcss_dask.stability`."""
-    groups = _checked_groups(moments)
+    groups, problem = _checked_groups(moments), problem.settled(moments)
     _checked_count(resamples, "resamples")
     at_once = _resamples_at_once(groups, k, resamples, memory)
     rng = np.random.default_rng(seed)

@@ -230,7 +230,7 @@ def validate(
     fixed_k: bool = False,
 ) -> CrossValidation:
     """Choose lambda and the number of columns for a problem; see `rgcss_dask.cross_validate`."""
-    folds, problem = _checked_folds(moments), problem.by_index(moments.n, moments.names)
+    folds, problem = _checked_folds(moments), problem.settled(moments)
     grid, per_row = _lambdas(moments, k, problem, lams, lam_per_row)
     measure = objective_named(problem.objective if measure is None else measure, "measure").name
     with single_threaded_blas():  # thin products: on a busy machine threads make them many times slower
@@ -290,18 +290,26 @@ def _hold_out(index: int, fold: Moments, rest: Moments, k: int, problem: Problem
     G, B = problem.gram(rest), problem.preparation(rest).gram(fold)
     if problem.lams[0] == 0 and rest.rows < k:  # said before the work; the rank may fall short later still
         raise _too_few(index, k, rest.rows)
-    paths = solve(G, k, problem.prepared().without_stop())
+    prepared = problem.prepared(rest.n).without_stop()
+    paths = solve(G, k, prepared)
     short = min(path.k for path in paths)
-    if short < k:
+    if short < k and not any(path.spent for path in paths):
         raise _too_few(index, k, short)
     losses: dict[str, list[Array]] = {what: [] for what in OBJECTIVES}
     for path in paths:
-        errors = evaluate.prefix_column_losses(G, path.columns, path.lam, B)
+        errors = evaluate.prefix_column_losses(G, path.columns, path.lams, B)
         for what, rows in losses.items():
-            rows.append(evaluate.sum_prefixes(errors, path.columns, what))
+            objective = objective_named(what).weighted(prepared.aims.column_weights)
+            rows.append(_up_to(k, evaluate.sum_prefixes(errors, path.columns, objective)))
     tables = {what: np.array(rows) for what, rows in losses.items()}
-    start = float(np.diagonal(B) @ problem.counting.counts(len(B)))
-    return _HeldOut(tables, start, np.array([path.columns for path in paths]))
+    start = float(np.diagonal(B) @ prepared.counting.counts(len(B)))
+    return _HeldOut(tables, start, np.array([_up_to(k, path.columns, -1) for path in paths]))
+
+
+def _up_to(k: int, values: NDArray[Any], beyond: Any = None) -> NDArray[Any]:
+    """Continue the values of a path that constraints ended early: with more columns allowed they stay as they are."""
+    last = values[-1] if beyond is None else beyond
+    return np.concatenate([values, np.full(k - len(values), last, dtype=values.dtype)])
 
 
 def _too_few(index: int, k: int, rank: int) -> ValueError:

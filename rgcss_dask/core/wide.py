@@ -142,10 +142,10 @@ def select_from_rows(rows: Rows, k: int, problem: Problem, *, bound: bool = Fals
     """
     prepared = problem.preparation(rows)
     base = Factor(rows.factor(problem.center, prepared.mu, prepared.sigma))
-    (picked,) = solve(base, k, problem.by_index(rows.n, rows.names).prepared(), bound=bound)
+    (picked,) = solve(base, k, problem.by_index(rows.n, rows.names).prepared(rows.n), bound=bound)
     names = None if rows.names is None else tuple(rows.names[i] for i in picked.columns)
-    weights = evaluate.weights_from_rows(base.rows(picked.columns), picked.columns, picked.lam)
-    return replace(picked, names=names, all_names=rows.names, **vars(prepared)), weights
+    weights = evaluate.weights_from_rows(base.rows(picked.columns), picked.columns, picked.lams)
+    return replace(picked, names=names, all_names=rows.names, **prepared.known), weights
 
 
 def _filled(X: NDArray[Any], weights: NDArray[Any] | None) -> NDArray[Any]:

@@ -69,8 +69,7 @@ class TellsItsResult(KnowsItsColumns):
             else:
                 model = self._rebuild()
                 base = Factor(self._rows.factor(self.center, model.mu, model.sigma))
-                spectrum = base.spectrum(picked.counting.counts(picked.n), picked.k)
-                self._bound = picked.counting.bounds(spectrum, picked.k, picked.lam).tight
+                self._bound = picked.tight_bound(base.spectrum(picked.counting.counts(picked.n), picked.k))
         return self._bound
 
     def result(self, **shown: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,9 +47,9 @@ def score(result: Result, source: Source, *, nan: str = "raise") -> Score:
         count, (loss, start) = rows.rows, model.losses(block)
     else:
         seen = scan(source, nan=nan)
-        B = picked.prepare(seen if index is None else seen.take(index))
-        count, loss = seen.rows, evaluate.loss_on(B, model.weights, model.columns, picked.objective)
-        start = float(np.trace(B))
+        B = replace(picked.preparation, noise=None).gram(seen if index is None else seen.take(index))
+        count, loss = seen.rows, evaluate.loss_on(B, model.weights, model.columns, model.counting)
+        start = float(np.diagonal(B) @ model.counting.counts(result.n))
     return Score(count, float(evaluate.explained_share(loss, start)), picked.share_of)
 
 

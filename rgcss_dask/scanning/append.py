@@ -16,7 +16,8 @@ from rgcss_dask.archive.ownership import drop_checkpoints
 from rgcss_dask.archive.pass_identity import can_go_on, unfinished_pass
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.partial_sums import PartialSums
+from rgcss_dask.core.noise import Differences, merged_differences
+from rgcss_dask.core.partial_sums import NOISE, PartialSums
 from rgcss_dask.core.plan import Options
 from rgcss_dask.io.claim import claimed
 from rgcss_dask.io.files import Folder
@@ -146,13 +147,19 @@ def _grown(moments: Moments, record: Record, new: PartialSums) -> tuple[Moments,
         "rows": {0: replace(moments, folds=(), groups=())},
     }
     whole = next(kind for kind in ("fold", "group", "rows") if parts[kind])  # whose sums are those of all rows
+    found = new.sums.get(NOISE)
+    differences = merged_differences(moments.differences, found if isinstance(found, Differences) else None)
     for (kind, i), sums in sorted(new.sums.items()):
+        if (kind, i) == NOISE:
+            continue
         assert isinstance(sums, Moments)  # filled gaps cannot be appended to
         parts[kind][i] = parts[kind][i].merge(sums) if i in parts[kind] else sums
         if kind == whole != "rows":
             parts["rows"][0] = parts["rows"][0].merge(sums)
     groups = {i: group for i, group in parts["group"].items() if group.weight > 0}
-    grown = replace(parts["rows"][0], folds=tuple(parts["fold"].values()), groups=tuple(groups.values()))
+    grown = replace(
+        parts["rows"][0], folds=tuple(parts["fold"].values()), groups=tuple(groups.values()), differences=differences
+    )
     return grown, list(groups)
 
 

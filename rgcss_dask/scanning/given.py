@@ -39,13 +39,15 @@ def given(
     *,
     folds: int | None = None,
     needs_moments: bool = False,
+    noise: bool = False,
     nan: str = "raise",
     weights: Any = None,
     progress: bool | Callback | None = None,
 ) -> Given:
     """Return what a selection works on; rows are read, once, with so many folds kept apart.
 
-    Fewer rows than columns are taken whole, unless moments are needed.
+    Fewer rows than columns are taken whole, unless moments are needed. With ``noise`` the pass also looks at
+    differences of neighbouring rows.
     """
     data = _listed_numbers(data)
     if isinstance(data, Moments | Factor | Rows) or _is_square(data):
@@ -65,7 +67,7 @@ def given(
     if not (needs_moments or folds) and source.shape[0] < source.shape[1]:
         w = None if weights is None else _weights(weights, source)
         return Given(Rows.of(source.read(0, source.shape[0]), w, nan=nan, names=source.names), provenance)
-    moments = scan(source, folds=folds, nan=nan, weights=weights, progress=progress)
+    moments = scan(source, folds=folds, noise=noise, nan=nan, weights=weights, progress=progress)
     return Given(moments, provenance)
 
 

@@ -53,6 +53,7 @@ def scan(
     nan: str = "raise",
     missing: str = "raise",
     precision: str = "double",
+    noise: bool = False,
     memory: int | float | str | None = None,
     archive: str | Path | None = None,
     overwrite: bool = False,
@@ -99,6 +100,9 @@ def scan(
         ``"raise"`` names a chunk that is not in the store, ``"fill"`` takes it to hold the fill value.
     precision : {"double", "single"}, default="double"
         ``"single"`` multiplies float32 data in float32 and adds up in float64.
+    noise : bool, default=False
+        Also look at the differences of neighbouring rows, which tell the noise in each column: for rows that follow
+        each other in time, or along a line of an image. `select` with ``noise="rows"`` needs it.
     memory : int, float or str, optional
         Bytes, or text such as ``"4 GB"``, that the pass may use in each process; a share of the free memory by
         default. A pass that cannot fit is refused before anything is read.
@@ -143,7 +147,7 @@ def scan(
     opened = open_source(source, missing=missing, storage_options=storage_options)
     request = make_request(
         opened,
-        Options(folds or 0, groups or 0, seed, None, nan, precision, archive is not None),
+        Options(folds or 0, groups or 0, seed, None, nan, precision, archive is not None, noise),
         weights=weights,
         rows=rows,
         reading=Reading(missing, storage_options or {}),
@@ -196,6 +200,8 @@ class Request:
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the result."""
         options = asdict(self.plan.options)
+        if not self.plan.options.noise:  # archives from before do not know it
+            del options["noise"]
         cuts = hashlib.blake2b(self.plan.geometry.cuts.tobytes(), digest_size=8).hexdigest()
         stamps = None if self.stamps is None else list(self.stamps.values())
         digest = hashlib.blake2b(json.dumps(stamps).encode(), digest_size=8).hexdigest()

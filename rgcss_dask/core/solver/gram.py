@@ -81,8 +81,8 @@ class Base(Protocol):
     def first_terms(self, counts: Array, pool: Pool) -> GainTerms:
         """Return the terms before the first pick, when H = R = G."""
 
-    def gain_terms(self, picks: Index, Y: Array, W: Array, lam: float, counts: Array, pool: Pool) -> GainTerms:
-        """Recompute the sums over the columns that count for H = G - Y'Y and R = H - lam W'W."""
+    def gain_terms(self, picks: Index, Y: Array, W: Array, lams: Array, counts: Array, pool: Pool) -> GainTerms:
+        """Recompute the sums over the columns that count for H = G - Y'Y and R = H - W' lam W, lam of the picks."""
 
     def rows(self, picks: Index) -> Array:
         """Return the picked rows of G in the units of the data, (k, n)."""
@@ -137,8 +137,8 @@ class Gram:
         pool.map(kernels.row_squares, jobs)
         return GainTerms(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
 
-    def gain_terms(self, picks: Index, Y: Array, W: Array, lam: float, counts: Array, pool: Pool) -> GainTerms:
-        fresh = GainTerms(*np.zeros((4, self.n)))
+    def gain_terms(self, picks: Index, Y: Array, W: Array, lams: Array, counts: Array, pool: Pool) -> GainTerms:
+        fresh, V = GainTerms(*np.zeros((4, self.n))), np.sqrt(lams)[:, None] * W
 
         def band(top: int) -> GainTerms:
             part = GainTerms(*np.zeros((4, self.n)))
@@ -148,8 +148,8 @@ class Gram:
                 right = min(left + _TILE, self.n)
                 C, D = (tile[: (bottom - top) * (right - left)].reshape(bottom - top, -1) for tile in room)
                 np.matmul(Y[:, top:bottom].T, Y[:, left:right], out=C)
-                np.matmul(W[:, top:bottom].T, W[:, left:right], out=D)
-                kernels.tile_sums(self.matrix, C, D, lam, counts, top, left, *part)
+                np.matmul(V[:, top:bottom].T, V[:, left:right], out=D)
+                kernels.tile_sums(self.matrix, C, D, counts, top, left, *part)
             return part
 
         # Added in order: the same bits for any number of threads.
@@ -247,7 +247,7 @@ class Factor:
         squares = _quadratic(_product(self.matrix * counts, self.matrix.T, pool), self.matrix, pool)
         return GainTerms(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
 
-    def gain_terms(self, picks: Index, Y: Array, W: Array, lam: float, counts: Array, pool: Pool) -> GainTerms:
+    def gain_terms(self, picks: Index, Y: Array, W: Array, lams: Array, counts: Array, pool: Pool) -> GainTerms:
         """Recompute from the residual E = F - F_S W itself: H = F'E and R = E'E, so the sums need m x m only."""
         F = self.matrix
         E = F - F[:, picks] @ W

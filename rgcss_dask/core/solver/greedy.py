@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,19 +51,22 @@ def solve(source: Source, k: int, problem: Problem, *, bound: bool = False, quie
     rho_i = sum_j H_ij R_ij. Subtracting large numbers loses digits, so eta and rho are recomputed from G and the picks
     whenever the loss has fallen far or a gain proves inexact.
     """
-    base, known = _prepared(source, problem)
-    rules = problem.rules(k, base.n, known.get("all_names"))
-    counts = problem.counting.counts(base.n)
+    base, problem, known = _prepared(source, problem)
+    rules = problem.rules(k, base.n)
+    counts = rules.objective.counts(base.n)
     spectrum = base.spectrum(counts, rules.k) if bound or problem.stop.bound is not None else None
     with Pool() as pool, single_threaded_blas():
         terms = base.first_terms(counts, pool)
-        paths = [_Path(base, rules, lam, terms.copy(), spectrum) for lam in problem.lams]
+        # What costs differently is picked for what it gains, and for what it gains for its cost.
+        ways = [rules] if problem.aims.costs is None else [rules, rules.by_cost()]
+        paths = [_Path(base, way, lam, terms.copy(), spectrum) for way in ways for lam in problem.lams]
         groups = _groups(base, paths)
         # One group has all threads for its products with G; several are side by side, each with one.
         pool.map(_walk, ((base, group, pool if len(groups) == 1 else Pool(1)) for group in groups))
         # With a single thread of BLAS: more would go on waiting busily, and slow down whatever comes next.
-        asked = problem.by_index(base.n, known.get("all_names")).prepared().without_stop()
-        done = [path.result(problem=asked.at(path.lam), **known) for path in paths]
+        found = [path.result(**known) for path in paths]
+    per_way = len(problem.lams)
+    done = [min(found[i::per_way], key=lambda picked: picked.last_loss) for i in range(per_way)]
     # Of the smallest column: beside a larger one, a lambda that is rounding there may still be much here.
     positive = base.diagonal[base.diagonal > 0]
     smallest = evaluate.DOUBT * float(positive.min()) * base.unit if len(positive) else 0.0
@@ -96,14 +100,15 @@ class _Path:
     def __init__(self, base: Base, rules: Rules, lam: float, terms: GainTerms, spectrum: Spectrum | None) -> None:
         self.lam = lam
         # Beyond 2^300 times the data lambda changes no pick any more, and alpha^2 must stay finite.
-        self._lam = min(lam / base.unit, 2.0**300 * max(float(base.diagonal.max(initial=0.0)), 1.0))
+        most = 2.0**300 * max(float(base.diagonal.max(initial=0.0)), 1.0)
+        self._lams = np.minimum(rules.aims.lams(lam, base.n) / base.unit, most)
         self._base, self._rules = base, rules
         self._spectrum = spectrum
         self._roots = np.sqrt(base.diagonal)
         self._floor = evaluate.DOUBT * base.diagonal  # more where the weights that picks have in a column magnify it
-        self._free = rules.candidates.copy()
+        self._free = rules.allowed(())
         self._gain = np.empty(base.n)
-        self._residual = Residual(base, rules.k, self._lam, rules.objective.counts(base.n), terms)
+        self._residual = Residual(base, rules.k, self._lams, rules.objective.counts(base.n), terms)
         self.moved = False  # whether the last pick changed anything
         self._seen: Candidate | None = None  # the last column that was looked at
         self.vectors = np.empty((2, 0))  # what must be multiplied by G for the last pick
@@ -158,12 +163,12 @@ class _Path:
         """Score every candidate, and return the best; included columns come first, whatever they gain."""
         t, residual = len(self._columns), self._residual
         leaving, rounding = self._rules.objective.leaving(residual.counts), _ROUNDING * self._start
-        best = residual.best(self._free, leaving, self._floor, self._loss, rounding, self._gain)
+        best = residual.best(self._free, leaving, self._floor, self._rules.worth, self._loss, rounding, self._gain)
         if t < len(self._rules.include):
             return self._rules.include[t]
-        if self._lam == 0.0 and not np.any(self._free & (residual.terms.diag_h > self._floor)):
+        if not self._lams.any() and not np.any(self._free & (residual.terms.diag_h > self._floor)):
             return None  # the rank is used up: what is left would be chosen by rounding
-        return best
+        return None if best < 0 else best  # below 0 where the constraints leave nothing
 
     def _look(self, w: int) -> None:
         """Find columns ``w`` of H and R, and with them the gain as it is."""
@@ -190,15 +195,15 @@ class _Path:
             self.vectors = residual.vectors(seen)
         else:
             self._leave_out(w)
-        self._free[w] = False
         self._columns.append(w)
+        self._free = self._rules.allowed(self._columns)
         self._losses.append(self._loss)
 
     def _leave_out(self, w: int) -> None:
         """Take a pick that rounding hides for a mix of earlier ones; an included one may have been more than that."""
         t, floor = len(self._columns), float(self._floor[w])
         if t < len(self._rules.include) and floor > 0.0:
-            self._untold[t] += self._loss * min(2.0 * floor / (self._lam + floor), 1.0)
+            self._untold[t] += self._loss * min(2.0 * floor / (float(self._lams[w]) + floor), 1.0)
         if not self._rules.objective.picks_count:
             self._residual.counts[w] = 0.0
 
@@ -225,30 +230,31 @@ class _Path:
         if t == rules.k:
             return True
         if rules.stop.bound is not None and self._spectrum is not None:
-            bound = rules.objective.bounds(self._spectrum, t, self.lam).tight[-1] / self._base.unit
+            bound = rules.bounds(self._spectrum, t, self.lam).tight[-1] / self._base.unit
         return t >= len(rules.include) and rules.stop.met(self._loss, self._start, bound)
 
-    def result(self, all_names: tuple[str, ...] | None = None, **preparation: Any) -> Selection:
+    def result(self, n: int, problem: Problem, all_names: tuple[str, ...] | None = None, **known: Any) -> Selection:
         """Hand over the picks, in the units of the data."""
         self._check_definite()
         columns = np.array(self._columns, dtype=np.intp)
-        unit, objective, bound = self._base.unit, self._rules.objective, None
+        unit, bound = self._base.unit, None
         if self._spectrum is not None:
-            bound = objective.bounds(self._spectrum, len(columns), self.lam).tight
+            bound = self._rules.bounds(self._spectrum, len(columns), self.lam).tight
         return Selection(
             columns=columns,
             loss=np.array(self._losses) * unit,
             start=self._start * unit,
             lam=self.lam,
-            n=self._base.n,
+            n=n,
             bound=bound,
             names=None if all_names is None else tuple(all_names[i] for i in columns),
             refreshes=self._refreshes,
-            exhausted=self._end,
+            exhausted=self._end and bool(self._free.any()),
+            spent=self._end and not self._free.any(),
             rounding=self._rounding(columns) * unit,
             all_names=all_names,
-            **objective.kept,
-            **preparation,
+            problem=problem.at(self.lam),
+            **known,
         )
 
     def _check_definite(self) -> None:
@@ -276,10 +282,18 @@ class _Path:
         return np.minimum(np.cumsum(moved + self._untold[:t]), self._start)
 
 
-def _prepared(source: Source, problem: Problem) -> tuple[Base, dict[str, Any]]:
-    """Return the matrix to work on, and what a selection tells of how it was prepared and what columns are called."""
+def _prepared(source: Source, problem: Problem) -> tuple[Base, Problem, dict[str, Any]]:
+    """Return the matrix to work on, the problem on it, and what a selection tells of how it was asked and prepared."""
     if isinstance(source, Moments):
-        return Gram(problem.gram(source)), {"all_names": source.names, **vars(problem.preparation(source))}
-    if problem.prepares:
-        raise ValueError("center and scale need moments; a Gram or a factor must be prepared before it is given.")
-    return source if isinstance(source, Factor) else Gram(checked_gram(source)), {}
+        problem = problem.settled(source)
+        preparation = problem.preparation(source)
+        known = {"all_names": source.names, **preparation.known}
+        base: Base = Gram(problem.gram(source))
+        n = source.n
+    else:
+        if problem.prepares:
+            raise ValueError("center and scale need moments; a Gram or a factor must be prepared before it is given.")
+        base, known = source if isinstance(source, Factor) else Gram(checked_gram(source)), {}
+        n, problem = base.n, problem.settled_on(base.diagonal)
+    asked = replace(problem, center=False, scale=None).without_stop()
+    return base, problem.prepared(n), {**known, "n": n, "objective": problem.objective, "problem": asked}

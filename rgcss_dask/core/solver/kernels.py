@@ -51,15 +51,16 @@ def best_gain(
     rho: Array,
     diag_h: Array,
     diag_r: Array,
-    lam: float,
+    lams: Array,
     leaving: Array,
     floor: Array,
     candidate: NDArray[np.bool_],
+    worth: Array,
     loss: float,
     rounding: float,
     found: Array,
 ) -> int:
-    """Score every candidate by how much the loss falls if it is picked next, and return the best.
+    """Score every candidate by how much the loss falls if it is picked next, and return the best for its worth.
 
     An exhausted column gains nothing, one of which little is left no more than rounding in G leaves certain, and none
     more than the loss: where any pick would explain all that is left, noise must not choose. Of gains that ``rounding``
@@ -72,13 +73,13 @@ def best_gain(
         elif diag_h[i] <= floor[i]:
             found[i] = 0.0
         else:
-            found[i] = gain(eta[i], rho[i], diag_h[i], diag_r[i], lam, leaving[i])
+            found[i] = gain(eta[i], rho[i], diag_h[i], diag_r[i], lams[i], leaving[i])
             if not abs(found[i]) < np.inf:  # so small a column that alpha^2 is 0
                 found[i] = 0.0
-        best = max(best, _certain(min(found[i], loss), diag_h[i], _MOSTLY * floor[i]))
+        best = max(best, worth[i] * _certain(min(found[i], loss), diag_h[i], _MOSTLY * floor[i]))
     tie = min(max(rounding, _TIES[0] * abs(best)), _TIES[1] * abs(best))
     for i in range(len(found)):
-        if candidate[i] and _certain(min(found[i], loss), diag_h[i], _MOSTLY * floor[i]) >= best - tie:
+        if candidate[i] and worth[i] * _certain(min(found[i], loss), diag_h[i], _MOSTLY * floor[i]) >= best - tie:
             return i
     return -1
 
@@ -118,10 +119,11 @@ def take(
 
 
 @compiled
-def mix(L: Array, y: Array, lam: float, of_r: Array, W: Array) -> None:
-    """Put L^-T y into ``W`` and y + lam L^-1 L^-T y into ``of_r``: what stands in R where y stands in H.
+def mix(L: Array, y: Array, lams: Array, of_r: Array, W: Array) -> None:
+    """Put L^-T y into ``W`` and y + L^-1 lam L^-T y into ``of_r``: what stands in R where y stands in H.
 
-    No eigenvalue of L L' is below lam, so that what is solved for here is not magnified.
+    ``lams`` are those of the picks. L L' is no smaller than the matrix with these on its diagonal, so that what is
+    solved for here is not magnified.
     """
     t = len(y)
     for j in range(t):
@@ -135,9 +137,9 @@ def mix(L: Array, y: Array, lam: float, of_r: Array, W: Array) -> None:
         row, before, dot = L[j, :j], of_r[:j], 0.0
         for i in range(j):
             dot += row[i] * before[i]
-        of_r[j] = (W[j] - dot) / L[j, j] if lam > 0.0 else 0.0
+        of_r[j] = (lams[j] * W[j] - dot) / L[j, j]
     for j in range(t):
-        of_r[j] = y[j] + lam * of_r[j]
+        of_r[j] += y[j]
 
 
 @compiled
@@ -197,7 +199,6 @@ def tile_sums(
     G: Array,
     C: Array,
     D: Array,
-    lam: float,
     mask: Array,
     top: int,
     left: int,
@@ -206,7 +207,7 @@ def tile_sums(
     diag_h: Array,
     diag_r: Array,
 ) -> None:
-    """Add one tile of H = G - C and R = H - lam D, with its first entry at (top, left) of G, to the sums.
+    """Add one tile of H = G - C and R = H - D, with its first entry at (top, left) of G, to the sums.
 
     A tile right of the diagonal stands below it too, so half of the matrix is enough.
     """
@@ -220,7 +221,7 @@ def tile_sums(
         e = p = 0.0
         for j in range(cols):
             h = g[j] - c[j]
-            r = h - lam * d[j]
+            r = h - d[j]
             e += counts[j] * h * h
             p += counts[j] * h * r
             eta_left[j] += m * h * h
@@ -229,7 +230,7 @@ def tile_sums(
         rho[row] += p
         if not mirrored:
             diag_h[row] = g[i] - c[i]
-            diag_r[row] = diag_h[row] - lam * d[i]
+            diag_r[row] = diag_h[row] - d[i]
 
 
 @compiled

@@ -1,7 +1,7 @@
 """What one pick changes: H = A'MA and R = A'M^2A of the picks so far, never formed.
 
-With C the picked columns M = I - C (C'C + lam I)^-1 C'. With L L' = G_SS + lam I and
-Y = L^-1 G_S, a factor for each pick, H = G - Y'Y and R = G - Y' (I + lam L^-1 L^-T) Y.
+With C the picked columns and lam the diagonal matrix of their lambdas, M = I - C (C'C + lam)^-1 C'. With
+L L' = G_SS + lam and Y = L^-1 G_S, a factor for each pick, H = G - Y'Y and R = G - Y' (I + L^-1 lam L^-T) Y.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ class Candidate:
 class Residual:
     """H and R after the picks of one path: their diagonals, eta and rho, and the factors they are known by."""
 
-    def __init__(self, base: Base, k: int, lam: float, counts: Array, terms: GainTerms) -> None:
-        self.lam = lam
+    def __init__(self, base: Base, k: int, lams: Array, counts: Array, terms: GainTerms) -> None:
+        self.lams = lams  # (n,)
         self.counts = counts  # (n,) how much each column counts in the loss
         self.terms = terms
         self._base = base
         self._Y = np.zeros((k, base.n))
         self._L = np.eye(k)
+        self._own = np.zeros(k)  # lambda of each pick
 
     def column(self, w: int, t: int) -> Candidate:
         """Look at column ``w`` after t picks: its columns of H and R, from that of G and the factors."""
         Y, weights = self._Y[:t], np.empty((3, t))
         weights[0] = Y[:, w]
-        kernels.mix(self._L, weights[0], self.lam, weights[1], weights[2])
+        kernels.mix(self._L, weights[0], self._own, weights[1], weights[2])
         h, r = self._base.column(w) - weights[:2] @ Y
         return Candidate(w, h, r, weights[0], weights[2])
 
@@ -69,22 +70,30 @@ class Residual:
     def pick(self, seen: Candidate, t: int, X: Array, GX: Array) -> None:
         """Make the column looked at pick number t, given `vectors` and their products with G."""
         w, Y, weights = seen.w, self._Y[:t], np.empty((3, t))
+        lam = self._own[t] = self.lams[w]
         weights[:2] = X @ Y.T
-        kernels.mix(self._L, weights[0], self.lam, weights[2], np.empty(t))
+        kernels.mix(self._L, weights[0], self._own, weights[2], np.empty(t))
         products = GX[[0, 1, 0]] - weights @ Y  # H x, H y and R x
         xx, xy = X[0] @ seen.h, X[0] @ seen.r
-        kernels.take(seen.h, seen.r, w, self.lam, products, xx, xy, *self.terms, self._Y[t])
-        self._L[t, :t], self._L[t, t] = seen.y, np.sqrt(self.lam + seen.h[w])
+        kernels.take(seen.h, seen.r, w, lam, products, xx, xy, *self.terms, self._Y[t])
+        self._L[t, :t], self._L[t, t] = seen.y, np.sqrt(lam + seen.h[w])
 
     def best(
-        self, candidates: NDArray[np.bool_], leaving: Array, floor: Array, loss: float, rounding: float, found: Array
+        self,
+        candidates: NDArray[np.bool_],
+        leaving: Array,
+        floor: Array,
+        worth: Array,
+        loss: float,
+        rounding: float,
+        found: Array,
     ) -> int:
         """Put the gain of every candidate into ``found`` and return the best; see `kernels.best_gain`."""
-        return int(kernels.best_gain(*self.terms, self.lam, leaving, floor, candidates, loss, rounding, found))
+        return int(kernels.best_gain(*self.terms, self.lams, leaving, floor, candidates, worth, loss, rounding, found))
 
     def gain(self, w: int, leaving: float) -> float:
         """Return the gain of one column."""
-        return float(kernels.gain(*(values[w] for values in self.terms), self.lam, leaving))
+        return float(kernels.gain(*(values[w] for values in self.terms), self.lams[w], leaving))
 
     def refresh(self, picks: NDArray[np.intp], pool: Pool) -> Array:
         """Recompute what gains are made of from G and the factors; return the weights of the picks, were lam 0.
@@ -94,7 +103,7 @@ class Residual:
         t = len(picks)
         Y = self._Y[:t]
         W = scipy.linalg.solve_triangular(self._L[:t, :t], Y, lower=True, trans=1) if t else Y
-        self.terms = self._base.gain_terms(picks, Y, W, self.lam, self.counts, pool)
+        self.terms = self._base.gain_terms(picks, Y, W, self.lams[picks], self.counts, pool)
         return W
 
     def mixes(self, columns: NDArray[np.intp], t: int) -> Array:

@@ -1,0 +1,332 @@
+"""What is to be carried, and by which columns: weights, targets, noise, penalties, groups, costs and constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rgcss_dask.core.accumulate import is_whole
+from rgcss_dask.core.moments import column_indices
+from rgcss_dask.core.places import far_enough, latitude_weights, places_of
+from rgcss_dask.core.words import counted
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+Columns = Sequence[int] | Sequence[str] | NDArray[Any]
+PerColumn = ArrayLike | Mapping[str, float]
+
+
+class Asked(TypedDict, total=False):
+    """The options of `Aims`, as keyword arguments of the functions that ask."""
+
+    column_weights: PerColumn | str | None
+    targets: Columns | str
+    target_share: float
+    candidates: Columns | str | None
+    penalties: PerColumn | None
+    noise: PerColumn | str | None
+    column_groups: Sequence[Columns] | Mapping[str, Columns]
+    costs: PerColumn | None
+    budget: float | None
+    limits: Sequence[tuple[Columns | str, int]]
+    distance: float | None
+    places: ArrayLike | None
+
+
+@dataclass(frozen=True, eq=False)
+class Aims:
+    """What is to be carried, and by which columns; by default all columns, by any of them.
+
+    Wherever columns are named, a name may be a pattern such as ``"band_*"``; values for each column are n numbers, or
+    a mapping from names to numbers for some of them.
+
+    Parameters
+    ----------
+    column_weights : array of shape (n,), mapping or ``"latitude"``
+        How much the squared error of each column counts, 0 or more; 1 for columns that a mapping does not name.
+        ``"latitude"`` is the cosine of the latitude of columns that know theirs.
+    targets : columns
+        Columns that are to be carried by the others: they are never picked.
+    target_share : float, default=1.0
+        How much of the loss the targets make up before the first pick, above 0; the rest is that of all other columns.
+    candidates : columns
+        The only columns that may be picked; all that are no targets by default.
+    penalties : array of shape (n,) or mapping
+        Lambda of each column is lambda times this, 0 or more: more for columns that are known to be noisy.
+    noise : array of shape (n,), mapping or ``"rows"``
+        The variance of the noise in each column, in the units of the data. What is to be carried then is the signal:
+        of picked columns too, as they are known with their noise only. ``"rows"`` takes what `scan` with ``noise=True``
+        found in the differences of neighbouring rows.
+    column_groups : sequence of columns, or mapping from names to columns
+        Columns that are picked together or not at all. ``k`` counts columns.
+    costs : array of shape (n,) or mapping
+        What each column costs, above 0. Picks are then those that gain most for what they cost, or most, whichever
+        ends with the lower loss.
+    budget : float
+        What all picks together may cost at most; each costs 1 without ``costs``.
+    limits : sequence of (columns, number)
+        Of these columns at most so many are picked.
+    distance : float
+        How far picked columns must lie from each other at least: in km for columns that know their latitude and
+        longitude, else in the units of their coordinates.
+    places : array of shape (n, dimensions)
+        Coordinates of the columns, for ``distance``; known for columns of a DataArray.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> import rgcss_dask as rg
+    >>> wine = load_wine(as_frame=True).data
+    >>> picked = rg.select(wine, 3, center=True, scale="std", targets=["alcohol", "proline"])
+    >>> print(picked.sentence)
+    3 of 13 columns keep 47.0 % of the variation of 2 targets, with lambda = 1.
+    >>> rg.select(wine, center=True, scale="std", costs={"flavanoids": 5.0}, budget=3).names
+    ('total_phenols', 'color_intensity', 'alcalinity_of_ash')
+    """
+
+    # As they were asked for, see `Asked`, or as arrays and indices after `by_index`.
+    column_weights: Any = None
+    targets: Any = ()
+    target_share: float | None = 1.0  # None: it is in the weights
+    candidates: Any = None
+    penalties: Any = None
+    noise: Any = None
+    column_groups: Any = ()
+    costs: Any = None
+    budget: float | None = None
+    limits: Any = ()
+    distance: float | None = None
+    places: Any = None
+
+    def __post_init__(self) -> None:
+        if self.target_share is not None and (not _is_number(self.target_share) or not 0 < self.target_share <= 1):
+            raise ValueError(f"target_share must be above 0 and at most 1; got {self.target_share!r}.")
+        if self.target_share not in (None, 1) and len(self.targets) == 0:
+            raise ValueError("target_share is the share of the targets in the loss: give targets as well.")
+        for name in ("budget", "distance"):
+            value = getattr(self, name)
+            if value is not None and not (_is_number(value) and value > 0):
+                raise ValueError(f"{name} must be a number above 0; got {value!r}.")
+        if self.places is not None and self.distance is None:
+            raise ValueError("places are for the least distance between picks: give distance as well.")
+
+    def by_index(self, n: int, names: tuple[str, ...] | None) -> Aims:
+        """Return the same for n columns of these names, as arrays and indices; checked."""
+        weights = self.column_weights
+        if isinstance(weights, str):
+            if weights != "latitude":
+                raise ValueError(f"column_weights must be numbers, a mapping or 'latitude'; got {weights!r}.")
+            weights = latitude_weights(names)
+        weights = _values(weights, n, names, "column_weights", default=1.0)
+        if weights is not None and not weights.any():
+            raise ValueError("column_weights must be above 0 for some column; all are 0, so that nothing counts.")
+        noise = self.noise
+        if isinstance(noise, str) and noise != "rows":
+            raise ValueError(f"noise must be variances, a mapping or 'rows'; got {noise!r}.")
+        places, distance = self._places(n, names)
+        return replace(
+            self,
+            column_weights=weights,
+            targets=chosen(self.targets, n, names) if len(self.targets) else (),
+            candidates=None if self.candidates is None else chosen(self.candidates, n, names),
+            penalties=_values(self.penalties, n, names, "penalties", default=1.0),
+            noise=noise if isinstance(noise, str) else _values(noise, n, names, "noise", default=0.0),
+            column_groups=_groups(self.column_groups, n, names),
+            costs=_values(self.costs, n, names, "costs", default=1.0, positive=True),
+            limits=tuple((chosen(columns, n, names), _limit(most)) for columns, most in self.limits),
+            distance=distance,
+            places=places,
+        )
+
+    def weighted(self, diagonal: Array) -> Aims:
+        """Return the same with the share of the targets in their weights, given the squared norms of all columns."""
+        share = self.target_share
+        if len(self.targets) == 0 or share is None:
+            return self
+        is_target = np.zeros(len(diagonal), dtype=bool)
+        is_target[np.asarray(self.targets, dtype=np.intp)] = True
+        w = np.ones(len(diagonal)) if self.column_weights is None else np.array(self.column_weights)
+        if not w[is_target].any():
+            raise ValueError("column_weights must be above 0 for some target; all are 0, so that nothing counts.")
+        others = float(w[~is_target] @ diagonal[~is_target])
+        wanted = float(w[is_target] @ diagonal[is_target])
+        w[is_target] *= share
+        w[~is_target] *= (1.0 - share) * wanted / others if others > 0 else 0.0
+        return replace(self, column_weights=w, target_share=None, candidates=self._without_targets(len(w)))
+
+    def extended(self, n: int) -> Aims:
+        """Return the same for the n columns and their n signals behind them: these are what counts."""
+        if self.noise is None:
+            return self
+        both = {name: getattr(self, name) for name in ("penalties", "costs")}
+        twice: Any = {name: None if values is None else np.tile(values, 2) for name, values in both.items()}
+        w = np.ones(n) if self.column_weights is None else np.asarray(self.column_weights)
+        return replace(
+            self,
+            column_weights=np.concatenate([np.zeros(n), w]),
+            candidates=np.arange(n) if self.candidates is None else self.candidates,
+            noise=None,
+            places=None if self.places is None else np.tile(self.places, (2, 1)),
+            **twice,
+        )
+
+    def lams(self, lam: float, n: int) -> Array:
+        """Return lambda of each column, (n,)."""
+        return lam * (np.ones(n) if self.penalties is None else np.asarray(self.penalties, dtype=np.float64))
+
+    def bounding(self, lam: float) -> float:
+        """Return the lambda that bounds may count on: where it differs between columns, what it does is not bounded."""
+        return lam if self.penalties is None else 0.0
+
+    def cost(self, columns: ArrayLike) -> float:
+        """Return what columns cost together."""
+        index = np.asarray(columns, dtype=np.intp)
+        return float(len(index) if self.costs is None else np.asarray(self.costs)[index].sum())
+
+    def allowed(self, picked: Index, candidates: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which of the candidates the constraints still allow beside those that are picked, (n,)."""
+        mask = candidates.copy()
+        mask[picked] = False
+        for columns, most in self.limits:
+            if np.isin(picked, columns).sum() >= most:
+                mask[np.asarray(columns, dtype=np.intp)] = False
+        if self.places is not None and self.distance is not None and len(picked):
+            mask &= far_enough(np.asarray(self.places), picked, self.distance)
+        if self.budget is not None:
+            each = np.ones(len(mask)) if self.costs is None else np.asarray(self.costs)
+            mask &= each <= (self.budget - self.cost(picked)) * (1.0 + 1e-12)
+        return mask
+
+    def may_be_picked(self, n: int) -> NDArray[np.bool_]:
+        """Return which of n columns are candidates, and no targets; of aims by index, (n,)."""
+        mask = np.zeros(n, dtype=bool)
+        mask[slice(None) if self.candidates is None else np.asarray(self.candidates)] = True
+        if self.target_share is not None:  # else the targets are no candidates already, or lie behind the columns
+            mask[np.asarray(self.targets, dtype=np.intp)] = False
+        return mask
+
+    def words_for(self, measure: str) -> str:
+        """Say of what the losses are shares, given what they would be shares of if all columns counted alike."""
+        if self.column_weights is None:
+            return measure
+        weights = np.array(self.column_weights, dtype=np.float64)
+        targets = np.asarray(self.targets, dtype=np.intp)
+        own = weights[targets]
+        weights[targets] = 0.0
+        if len(targets) and not weights.any():
+            return f"{'' if np.all(own == own[0]) else 'weighted '}{measure} of {counted(len(targets), 'target')}"
+        return f"weighted {measure}"
+
+    @property
+    def suit_rows(self) -> bool:
+        """Whether rows that are fewer than columns will do, without their Gram."""
+        return self.noise is None and len(self.column_groups) == 0
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What was asked for, in few words, for those who read a result."""
+        found = {name: getattr(self, name) for name in type(self).__dataclass_fields__}
+        plain = {name: value for name, value in found.items() if isinstance(value, str | int | float)}
+        others = {name for name, value in found.items() if name not in plain and value is not None and len(value)}
+        if not others and plain == {"target_share": 1.0}:
+            return {}
+        return plain | dict.fromkeys(sorted(others), "given")
+
+    @property
+    def constrains(self) -> bool:
+        """Whether what may be picked depends on what was."""
+        return bool(self.limits) or self.distance is not None or self.budget is not None
+
+    @property
+    def constraints(self) -> str:
+        """The constraints there are, in words."""
+        words = {"limits": bool(self.limits), "distance": self.distance is not None, "budget": self.budget is not None}
+        return " and ".join(name for name, there in words.items() if there)
+
+    def _without_targets(self, n: int) -> Index:
+        left = np.flatnonzero(self.may_be_picked(n))
+        if len(left) == 0:
+            raise ValueError("targets are carried by other columns; no column that may be picked is left beside them.")
+        return left
+
+    def _places(self, n: int, names: tuple[str, ...] | None) -> tuple[Array | None, float | None]:
+        if self.distance is None:
+            return None, None
+        if self.places is None:
+            return places_of(names, self.distance)
+        places = np.asarray(self.places, dtype=np.float64)
+        places = places[:, None] if places.ndim == 1 else places
+        if places.ndim != 2 or len(places) != n or not np.all(np.isfinite(places)):
+            raise ValueError(f"places must have finite coordinates for each of {n} columns; got shape {places.shape}.")
+        return places, self.distance
+
+
+def chosen(columns: Columns | str, n: int, names: tuple[str, ...] | None) -> Index:
+    """Return the indices of columns given by index, name or pattern, each once."""
+    found: list[Any] = []
+    for column in [columns] if isinstance(columns, str) else columns:
+        if isinstance(column, str) and column not in (names or ()) and any(sign in column for sign in "*?["):
+            matching = [i for i, name in enumerate(names or ()) if fnmatchcase(name, column)]
+            if not matching:
+                raise ValueError(f"no column has a name like {column!r}.")
+            found += [i for i in matching if i not in found]
+        else:
+            found.append(column)
+    return column_indices(found, n, names)
+
+
+def _values(
+    given: Any, n: int, names: tuple[str, ...] | None, what: str, *, default: float, positive: bool = False
+) -> Array | None:
+    """Return a number for each column, or None where none were given."""
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        values = np.full(n, default)
+        for column, value in given.items():
+            values[chosen([column], n, names)] = value
+    else:
+        values = np.array(given, dtype=np.float64)
+    if values.shape != (n,):
+        raise ValueError(f"{what} must have one number for each of {n} columns; got shape {values.shape}.")
+    wrong = ~np.isfinite(values) | ((values <= 0) if positive else (values < 0))
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        least = "above 0" if positive else "0 or more"
+        label = f"column {i}" if names is None else f"column {names[i]!r}"
+        raise ValueError(f"{what} must be finite and {least}; {label} has {values[i]:g}.")
+    return values
+
+
+def _groups(
+    given: Sequence[Columns] | Mapping[str, Columns], n: int, names: tuple[str, ...] | None
+) -> tuple[Index, ...]:
+    """Return the columns of each group; none is in two."""
+    groups = tuple(chosen(columns, n, names) for columns in _each(given))
+    members: list[int] = [int(i) for group in groups for i in group]
+    if len(set(members)) < len(members):
+        twice = next(i for i in members if members.count(i) > 1)
+        label = f"column {twice}" if names is None else f"column {names[twice]!r}"
+        raise ValueError(f"column_groups must not overlap; {label} is in more than one.")
+    if any(len(group) == 0 for group in groups):
+        raise ValueError("each of column_groups must have a column or more; one has none.")
+    return groups
+
+
+def _each(given: Sequence[Columns] | Mapping[str, Columns]) -> Iterable[Columns]:
+    return given.values() if isinstance(given, Mapping) else given
+
+
+def _limit(most: Any) -> int:
+    if not is_whole(most) or most < 1:
+        raise ValueError(f"a limit is a number of columns, 1 or more; got {most!r}. Columns never to take: exclude.")
+    return int(most)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and bool(np.isfinite(value))

@@ -1,0 +1,47 @@
+"""How columns are prepared before they are judged: centred, divided, and with their signals beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.noise import with_signals
+
+Array = NDArray[np.float64]
+Center = bool | ArrayLike
+Scale = float | str | ArrayLike | None
+
+
+class Prepares(Protocol):
+    """What columns can be centred and scaled by: moments, or rows."""
+
+    @property
+    def mean_rest(self) -> Array | None:
+        """What float64 rounds off the means, where that counts."""
+
+    def preparation(self, center: Center, scale: Scale) -> tuple[Array, Array]:
+        """Resolve what was asked for to vectors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """What was subtracted from each column, and what it was divided by."""
+
+    mu: Array  # (n,)
+    sigma: Array  # (n,)
+    mu_rest: Array | None  # (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
+    noise: Array | None = None  # (n,) variance of the noise in each column, before it is divided
+
+    def gram(self, moments: Moments) -> Array:
+        """Return the Gram of moments, these or others, that are prepared so; where there is noise, with the signals."""
+        G = moments.gram(self.mu, self.sigma, rest=self.mu_rest)
+        return G if self.noise is None else with_signals(G, moments.weight * self.noise / self.sigma**2)
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """What a selection keeps of it."""
+        return {"mu": self.mu, "sigma": self.sigma, "mu_rest": self.mu_rest}
