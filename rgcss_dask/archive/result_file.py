@@ -14,6 +14,7 @@ import numpy as np
 
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.aims import Aims
+from rgcss_dask.core.exact import Certificate
 from rgcss_dask.core.objective import objective_named
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.result import Result, Trust, Tuning
@@ -44,7 +45,7 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
             content["selection"][rule] = _encoded(np.asarray(getattr(problem, rule), dtype=np.int64))
     if carried := _encoded(_carried(problem.aims)):
         content["selection"]["aims"] = carried
-    for field, default in (("mu_rest", None), ("spent", False)):  # earlier versions do not know them
+    for field, default in (("mu_rest", None), ("spent", False), ("certificate", None)):  # earlier versions do not know them
         if getattr(result.selection, field) is default:
             del content["selection"][field]
     found = WHOLE if len(result.spectrum) == result.n else FORMAT
@@ -125,6 +126,7 @@ def _result(content: dict[str, Any]) -> Result:
     asked = picked.pop("aims", {})
     aims = Aims(**asked, target_share=None if "targets" in asked else 1.0)  # None: it is in the weights
     problem = Problem(picked["objective"], picked["lam"], **rules, aims=aims, is_settled=True)
+    picked["certificate"] = picked.get("certificate") and Certificate(**picked["certificate"])
     content["selection"] = Selection(**picked, all_names=content["names"], problem=problem)
     content["condition"] = evaluate.Condition(**content["condition"])
     content["tuning"] = content["tuning"] and Tuning(**content["tuning"])

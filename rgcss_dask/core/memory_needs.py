@@ -43,9 +43,11 @@ def stability_need(n: int, k: int, groups: int, memory: int | None) -> Need:
     return Need("groups", groups, default if memory is None else memory)
 
 
-def refine_need(n: int, k: int, effort: int = 0) -> Need:
-    """Two Grams and the tables of all swaps, for each search that is made side by side."""
-    return Need("", 0, 8 * n * (3 * n + 24 * min(k, n) * min(max(effort, 1), available_cpus()) + _paths(n, k, 1)))
+def refine_need(n: int, k: int, effort: int = 0, *, exact: bool = False) -> Need:
+    """Two Grams and the tables of all swaps, for each search side by side; of an exact one four matrices a level."""
+    cpus, picks = available_cpus(), min(k, n)
+    levels = 4 * picks * n * cpus if exact else 0
+    return Need("", 0, 8 * n * (3 * n + 24 * picks * min(max(effort, 1), cpus) + levels + _paths(n, k, 1)))
 
 
 def _paths(n: int, k: int, lams: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.answer import AboutSelection
+from rgcss_dask.core.exact import SECONDS, Certificate, certificate, search_all
 from rgcss_dask.core.moments import Moments, column_indices
 from rgcss_dask.core.objective import Objective
 from rgcss_dask.core.problem import Problem
@@ -63,17 +65,20 @@ class Refinement(AboutSelection):
 
     @property
     def sentence(self) -> str:
-        """Say in one sentence what the swaps brought."""
+        """Say in a sentence or two what the swaps brought."""
         if self.after == self.before:
             words = "No swap of one picked column for another lowers the loss."
         else:
             gain = 100 * (1 - self.after / self.before) if self.before > 0 else 0.0
-            more = f"more may be gained after {counted(self.sweeps, 'sweep')}"
+            unsettled = f"more may be gained after {counted(self.sweeps, 'sweep')}"
             words = (
                 f"{counted(self.swaps, 'swap')} lowered the loss by {gain:.3g} %, from {self.before:.6g} to "
-                f"{self.after:.6g}; {'no further swap lowers it' if self.settled else more}."
+                f"{self.after:.6g}; {'no further swap lowers it' if self.settled else unsettled}."
             )
-        return words if self.tries is None else f"{words} {self.tries.sentence}"
+        proved = self.selection.certificate
+        more = ["" if self.tries is None else self.tries.sentence]
+        more += ["" if proved is None else proved.sentence(self.k, self.after)]
+        return " ".join([words, *filter(None, more)])
 
     @property
     def picks(self) -> str:
@@ -89,6 +94,8 @@ def improve(
     sweeps: int = 20,
     effort: int = 0,
     seed: int = 0,
+    exact: bool = False,
+    seconds: float = SECONDS,
     told: Told | None = None,
 ) -> Refinement:
     """Exchange picked columns while that lowers the loss; see `rgcss_dask.refine`.
@@ -101,17 +108,19 @@ def improve(
     _check_whole("effort", effort, 0)
     _check_whole("seed", seed, 0)
     ground = _Ground(selection, source, problem or selection.problem or Problem(), sweeps)
-    tries = None
+    tries = proved = None
     with Pool() as pool, single_threaded_blas():
         first = best = ground.descend(selection.columns, pool)
         if effort:
             local = Local(ground.descend, ground.allowed)
             best, tries = widely(local, best, effort, seed, pool, told)
+        if exact:
+            best, proved = ground.prove(best, seconds, pool, told)
+    swaps, refined, wide = 0, selection, exact or tries is not None
     if best.loss < first.start:
-        swaps = best.swaps if tries is None else len(np.setdiff1d(best.columns, selection.columns))
-        refined = ground.selection(best.columns if tries is None else ground.in_order(best.columns))
-    else:
-        swaps, refined = 0, selection
+        swaps = len(np.setdiff1d(best.columns, selection.columns)) if wide else best.swaps
+        refined = ground.selection(ground.in_order(best.columns) if wide else best.columns)
+    refined = replace(refined, certificate=proved) if exact else refined
     return Refinement(refined, first.start, best.loss, swaps, best.sweeps, best.settled, tries)
 
 
@@ -174,6 +183,17 @@ class _Ground:
                 if failed > _FAILED or not table[place, column] < limit:
                     break
         return Optimum(columns, start, after, swaps, done, settled)
+
+    def prove(self, best: Optimum, seconds: float, pool: Pool, told: Told | None) -> tuple[Optimum, Certificate]:
+        """Search all subsets, and say what is proved of the best one."""
+        lam, objective = self._selection.lam, self._selection.counting
+        limits: dict[str, Any] = {"include": self._stay, "exclude": self._never, "seconds": seconds}
+        found = search_all(self.base, best.columns, lam, objective, best.loss, **limits, pool=pool, told=told)
+        columns, lower, nodes = found
+        loss, _ = self._weighed(columns)
+        if loss < best.loss:
+            best = replace(best, columns=columns, loss=loss, settled=True)
+        return best, certificate(lower, best.loss, self._selection.start, nodes, seconds)
 
     def in_order(self, columns: Index) -> Index:
         """Return picks that have no order of their own in the order the greedy selection takes them."""

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.answer import Answer
+from rgcss_dask.core.exact import Certificate
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import matching
@@ -65,6 +66,7 @@ class Selection(Answer):
     mu_rest: Array | None = None  #: (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
     problem: Problem | None = None  #: what may be picked of the prepared columns, by their indices
     spent: bool = False  #: True when it ended because the constraints allow no further column
+    certificate: Certificate | None = None  #: what an exact search proved, where that was asked for
 
     @property
     def aims(self) -> Aims:
@@ -252,9 +254,13 @@ class Selection(Answer):
         keep = "keeps" if self.k == 1 else "keep"
         kept = f"{self.k:,} of {counted(self.n, 'column')} {keep} {percent(self.explained[-1])} of the {self.share_of}"
         kept += f", with lambda = {digits(self.lam)}"
-        if self.bound is None:
+        if self.certificate is not None and self.certificate.optimal:
+            return f"{kept}: the best {counted(self.k, 'column')} there {'is' if self.k == 1 else 'are'}."
+        if self.certificate is None and self.bound is None:
             return kept + "."
-        limit = evaluate.explained_share(self.bound[-1:], self.start)[0]
+        lower = self.bound[-1] if self.bound is not None else -np.inf
+        lower = lower if self.certificate is None else max(lower, self.certificate.lower)
+        limit = evaluate.explained_share([lower], self.start)[0]
         return f"{kept}; no {counted(self.k, 'column')} can keep more than {percent(limit)}."
 
     def _table(self) -> dict[str, Any]:
