@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 from rgcss_dask.cluster.placement import check_where
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core.aims import Aims, Asked
+from rgcss_dask.core.exact import SECONDS
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.preparation import Center, Scale
 from rgcss_dask.core.problem import Columns, Problem
 from rgcss_dask.core.result import Tuning
 from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.solver.gram import Factor
 from rgcss_dask.core.stop import Stop
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.core.words import counted, percent
 from rgcss_dask.origin import PickedFrom, as_asked
-from rgcss_dask.questions import answered, answered_from_rows, validated, validated_for_share
+from rgcss_dask.questions import answered, answered_from_rows, improved, validated, validated_for_share
 from rgcss_dask.scanning.given import Given, given
 
 FOLDS = 5  # of rows that are read for lam="cv"
@@ -45,6 +47,10 @@ def select(
     scale: Scale = None,
     stop: Stop | None = None,
     bound: bool = False,
+    refine: bool = False,
+    effort: int = 0,
+    exact: bool = False,
+    seconds: float = SECONDS,
     nan: str = "raise",
     weights: Any = None,
     progress: bool | Callback | None = None,
@@ -67,6 +73,10 @@ def select(
     scale: Scale = None,
     stop: Stop | None = None,
     bound: bool = False,
+    refine: bool = False,
+    effort: int = 0,
+    exact: bool = False,
+    seconds: float = SECONDS,
     nan: str = "raise",
     weights: Any = None,
     progress: bool | Callback | None = None,
@@ -88,6 +98,10 @@ def select(
     scale: Scale = None,
     stop: Stop | None = None,
     bound: bool = False,
+    refine: bool = False,
+    effort: int = 0,
+    exact: bool = False,
+    seconds: float = SECONDS,
     nan: str = "raise",
     weights: Any = None,
     progress: bool | Callback | None = None,
@@ -134,6 +148,15 @@ def select(
         End before k by loss or bound.
     bound : bool, default=False
         Also compute the tight lower bound after each pick, from the leading eigenvalues.
+    refine : bool, default=False
+        Swap picked columns for others while that lowers the loss, see `refine`. Included columns stay. Needs a Gram,
+        which is formed where there are fewer rows than columns.
+    effort : int, default=0
+        How many more searches to make for swaps from other picks, see `refine`: 12 to 20 are a good number.
+    exact : bool, default=False
+        Search all subsets for the best one, and prove that it is, see `refine`: seconds for 60 columns and 8 picks.
+    seconds : float, default=60
+        When an exact search ends at the latest.
     nan : {"raise", "drop", "mean"}, default="raise"
         What becomes of gaps in rows that are read, see `scan`.
     weights : array of shape (m,), optional
@@ -216,6 +239,10 @@ def select(
     asked: dict[str, Any] = {"k": k, "lam": lam, "explained": explained, "objective": objective}
     asked |= {"nan": nan, "center": _said(center), "scale": _said(scale)}
     asked |= {"include": list(include), "exclude": list(exclude), **problem.aims.said}
+    if refine or effort or exact:
+        options = {"effort": effort, "exact": exact, "seconds": seconds, "where": where}
+        picked = [_refined(selection, found.source, **options) for selection in picked]
+    asked |= {"refine": refine, "effort": effort or None, "exact": exact}
     origin = PickedFrom.of(found.source, {**found.provenance, "asked": as_asked(asked)}, tuning)
     picked = [_named(selection, found.names).known(origin) for selection in picked]
     return picked if np.ndim(lam) else picked[0]
@@ -283,6 +310,14 @@ def _picked(
     if not bound:
         return [tuned.selection], tuned.summary
     return answered(source, k, problem.at(tuned.lam), bound=True, where=where), tuned.summary
+
+
+def _refined(picked: Selection, source: Any, **options: Any) -> Selection:
+    """Exchange picked columns for better ones; that takes the Gram, which of few rows is formed for it."""
+    if isinstance(source, Factor):
+        raise ValueError("swaps need moments, a Gram or rows; a factor has picks made one by one only.")
+    source = source.moments() if isinstance(source, Rows) else source
+    return improved(picked, source, **options).selection
 
 
 def _width(source: Any) -> int:

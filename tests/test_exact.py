@@ -109,6 +109,26 @@ def test_what_is_proved_is_said_and_kept(tmp_path):
     assert rg.load_result(tmp_path / "r.json").selection.certificate == found.selection.certificate
 
 
+def test_select_takes_effort_and_exact_for_whatever_it_is_given():
+    A, k = rows_of(11, "plain")
+    A[:, 0] /= 10.0
+    best = best_of_all(A, k, 1.0, "unselected", [0], [1])
+    for data in (A, Moments.of(A), A.T @ A):
+        for options in ({"effort": 10}, {"exact": True}, {"refine": True}):
+            picked = rg.select(data, k, include=[0], exclude=[1], **options)
+            plain = rg.select(data, k, include=[0], exclude=[1])
+            assert picked.columns[0] == 0
+            assert 1 not in picked.columns
+            assert picked.loss[-1] <= plain.loss[-1]
+            assert "refine" in options or picked.loss[-1] == pytest.approx(best)
+    few = rg.select(A[:5], 2, lam=[0.5, 1.0], exact=True)  # fewer rows than columns
+    assert [one.loss[-1] for one in few] == [
+        pytest.approx(best_of_all(A[:5], 2, lam, "unselected", [], [])) for lam in (0.5, 1.0)
+    ]
+    with pytest.raises(ValueError, match="swaps need moments, a Gram or rows"):
+        rg.select(rg.Factor(A[:5]), 2, refine=True)
+
+
 def test_too_many_columns_are_refused():
     G = np.eye(exact.MOST + 1)
     with pytest.raises(ValueError, match=r"an exact search takes at most 500 columns; got 501\. Use effort=20"):
