@@ -20,8 +20,8 @@ Index = NDArray[np.intp]
 
 # A loss counts as lower by more than this share of it and this share of the loss before the first pick.
 _SLACK = 1e-9, 1e-12
-# Into so many parts the search is cut before they are gone through, side by side a few at a time: the lower the best
-# loss is by then, the less is left to do. The same for any number of threads, so that of equal picks the same are found.
+# Into how many parts the search is cut, and how many are gone through before all know the lowest loss: the same for any
+# number of threads, so that of equally good picks the same are found.
 _PARTS, _ROUND = 64, 4
 # Nodes between two looks at the clock: up to a millisecond each.
 _BUDGET = 256
