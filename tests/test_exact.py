@@ -71,6 +71,33 @@ def test_the_best_of_all_subsets_is_found_and_proved(seed, lam, objective, kind,
     assert not set(exclude) & set(found.columns)
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("seed", range(4))
+def test_columns_may_count_and_be_penalised_each_in_its_own_way(objective, seed):
+    A, k = rows_of(seed, "plain")
+    rng, n = np.random.default_rng(seed), A.shape[1]
+    weights, penalties = rng.uniform(0.0, 3.0, n), rng.uniform(0.0, 40.0, n)
+    asked = {"column_weights": weights, "penalties": penalties, "candidates": range(1, n)}
+    found = rg.select(A.T @ A, min(k, n - 1), objective=objective, exact=True, **asked)
+    sets = combinations(range(1, n), found.k)
+    best = min(oracle.loss_of_targets(A, A, S, penalties, weights, objective) for S in sets)
+    assert found.loss[-1] == pytest.approx(best)
+    assert found.certificate.optimal
+    with pytest.raises(ValueError, match="an exact search knows no budget"):
+        rg.select(A.T @ A, 2, exact=True, costs=np.ones(n), budget=3)
+
+
+def test_kicks_and_restarts_keep_to_constraints():
+    for n in (12, 120):
+        A = np.random.default_rng(n).standard_normal((150, n))
+        limits = [(range(0, n, 2), 2), (range(0, n, 3), 1)]
+        picked = rg.select(A, 6, limits=limits)
+        found = rg.refine(picked, effort=6)
+        assert sum(c % 2 == 0 for c in found.columns) <= 2
+        assert sum(c % 3 == 0 for c in found.columns) <= 1
+        assert found.after <= rg.refine(picked).after
+
+
 def hard():
     """Columns without structure: the bounds say little, so that there is much to go through."""
     A = np.random.default_rng(0).standard_normal((400, 60))

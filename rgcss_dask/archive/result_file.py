@@ -45,7 +45,11 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
             content["selection"][rule] = _encoded(np.asarray(getattr(problem, rule), dtype=np.int64))
     if carried := _encoded(_carried(problem.aims)):
         content["selection"]["aims"] = carried
-    for field, default in (("mu_rest", None), ("spent", False), ("certificate", None)):  # earlier versions do not know them
+    for field, default in (
+        ("mu_rest", None),
+        ("spent", False),
+        ("certificate", None),
+    ):  # earlier versions do not know them
         if getattr(result.selection, field) is default:
             del content["selection"][field]
     found = WHOLE if len(result.spectrum) == result.n else FORMAT

@@ -1,6 +1,6 @@
 """The compiled loops of the exact search: what a pick leaves, bounds for what more picks can do, the best pair.
 
-With M = I - C (C'C + lam I)^-1 C' of the picks so far, H = A'MA and R = A'M^2 A; D holds how much each column counts.
+With M = I - C (C'C + diag lam)^-1 C' of the picks so far, H = A'MA and R = A'M^2 A; D is how much each column counts.
 A level of the search keeps H and R for its candidates against all columns, and E = HDH and P = HDR among candidates.
 Every entry of them follows from those of the level before in a few operations.
 """
@@ -25,12 +25,12 @@ _SHARE = 8
 
 @compiled
 def pick(
-    H: Array, R: Array, E: Array, P: Array, counts: Array, d: int, w: int, C: Index, lam: float, drops: bool, tiny: bool
+    H: Array, R: Array, E: Array, P: Array, counts: Array, d: int, w: int, C: Index, lam: Array, drops: bool, tiny: bool
 ) -> None:
     """Fill level d + 1 with what is left after picking w at level d, for the candidates C."""
     n = H.shape[2]
     Hd, Rd, Ed, Pd, Hn, Rn, En, Pn = H[d], R[d], E[d], P[d], H[d + 1], R[d + 1], E[d + 1], P[d + 1]
-    h, r, own, alpha = Hd[w], Rd[w], Rd[w, w], lam + Hd[w, w]
+    h, r, own, alpha = Hd[w], Rd[w], Rd[w, w], lam[w] + Hd[w, w]
     counts[d + 1] = counts[d]
     gone = counts[d, w] if drops else 0.0
     counts[d + 1, w] -= gone
@@ -53,29 +53,29 @@ def pick(
 
 
 @part_of_compiled
-def _single(H: Array, R: Array, E: Array, P: Array, i: int, lam: float, leaving: float, floor: Array) -> float:
+def _single(H: Array, R: Array, E: Array, P: Array, i: int, lam: Array, leaving: Array, floor: Array) -> float:
     """Return the gain of one pick."""
     if H[i, i] <= floor[i]:
         return 0.0
-    a = 1.0 / (lam + H[i, i])
-    return 2.0 * P[i, i] * a - R[i, i] * E[i, i] * a * a + leaving * R[i, i] * (lam * a) ** 2
+    a = 1.0 / (lam[i] + H[i, i])
+    return 2.0 * P[i, i] * a - R[i, i] * E[i, i] * a * a + leaving[i] * R[i, i] * (lam[i] * a) ** 2
 
 
 @compiled
-def gain_of(H: Array, R: Array, E: Array, P: Array, i: int, lam: float, leaving: float, floor: Array) -> float:
+def gain_of(H: Array, R: Array, E: Array, P: Array, i: int, lam: Array, leaving: Array, floor: Array) -> float:
     """Return the gain of one pick."""
     return _single(H, R, E, P, i, lam, leaving, floor)
 
 
 @part_of_compiled
-def _pair(H: Array, R: Array, E: Array, P: Array, i: int, j: int, lam: float, leaving: Array, floor: Array) -> float:
+def _pair(H: Array, R: Array, E: Array, P: Array, i: int, j: int, lam: Array, leaving: Array, floor: Array) -> float:
     """Return the gain of two picks: 2 tr K^-1 P - tr K^-1 E K^-1 R, and what they lose of their own error."""
     one, other = H[i, i] > floor[i], H[j, j] > floor[j]
-    a, b, c = lam + H[i, i], lam + H[j, j], H[i, j]
+    a, b, c = lam[i] + H[i, i], lam[j] + H[j, j], H[i, j]
     # What is left of the second after the first, and of the first after the second.
-    if not (one and other) or b - c * c / a <= lam + floor[j] or a - c * c / b <= lam + floor[i]:
-        first = _single(H, R, E, P, i, lam, leaving[i], floor)
-        second = _single(H, R, E, P, j, lam, leaving[j], floor)
+    if not (one and other) or b - c * c / a <= lam[j] + floor[j] or a - c * c / b <= lam[i] + floor[i]:
+        first = _single(H, R, E, P, i, lam, leaving, floor)
+        second = _single(H, R, E, P, j, lam, leaving, floor)
         return max(first, second)
     det = a * b - c * c
     x, y, z = b / det, a / det, -c / det  # K^-1
@@ -86,19 +86,19 @@ def _pair(H: Array, R: Array, E: Array, P: Array, i: int, j: int, lam: float, le
     f, g = z * s + y * m, z * m + y * t
     xx, xy, yy = p * x + q * z, p * z + q * y, f * z + g * y
     gain -= xx * E[i, i] + yy * E[j, j] + 2.0 * xy * E[i, j]
-    return gain + lam * lam * (leaving[i] * xx + leaving[j] * yy)
+    return gain + leaving[i] * lam[i] ** 2 * xx + leaving[j] * lam[j] ** 2 * yy
 
 
 @compiled
 def best_end(
-    H: Array, R: Array, E: Array, P: Array, C: Index, more: int, lam: float, leaving: Array, floor: Array, end: Index
+    H: Array, R: Array, E: Array, P: Array, C: Index, more: int, lam: Array, leaving: Array, floor: Array, end: Index
 ) -> float:
     """Return the largest gain of one or two more picks among C, and put them into ``end``."""
     best = -np.inf
     for a in range(len(C)):
         i = C[a]
         if more == 1:
-            gain = _single(H, R, E, P, i, lam, leaving[i], floor)
+            gain = _single(H, R, E, P, i, lam, leaving, floor)
             if gain > best:
                 best, end[0] = gain, i
         else:
@@ -193,7 +193,7 @@ def explore(
     due: Index,
     picks: Index,
     depth: int,
-    lam: float,
+    lam: Array,
     drops: bool,
     leaving: Array,
     floor: Array,
@@ -250,13 +250,13 @@ def _entered(
     depth: int,
     w: int,
     C: Index,
-    lam: float,
+    lam: Array,
     drops: bool,
     leaving: Array,
     floor: Array,
 ) -> int:
     """Pick w, with C the candidates that are left, and return the depth after that."""
-    gain = _single(H[depth], R[depth], E[depth], P[depth], w, lam, leaving[w], floor)
+    gain = _single(H[depth], R[depth], E[depth], P[depth], w, lam, leaving, floor)
     pick(H, R, E, P, counts, depth, w, C, lam, drops, H[depth, w, w] <= floor[w])
     loss[depth + 1] = loss[depth] - gain
     return depth + 1

@@ -80,7 +80,7 @@ class _State:
         for d, w in enumerate(part.picks):
             rest = np.concatenate([part.picks[d + 1 :], part.C])
             tiny = self.H[d, w, w] <= search.floor[w]
-            gain = branching.gain_of(*(M[d] for M in matrices), w, search.lam, search.leaving[w], search.floor)
+            gain = branching.gain_of(*(M[d] for M in matrices), w, search.lam, search.leaving, search.floor)
             branching.pick(*matrices, self.counts, d, w, rest, search.lam, search.drops, tiny)
             self.loss[d + 1] = self.loss[d] - gain
         d, m = self.depth, len(part.C)
@@ -106,8 +106,8 @@ class _State:
 class _Search:
     """A branch and bound over the subsets of k columns."""
 
-    def __init__(self, base: Gram, k: int, lam: float, objective: Objective, best: float, deadline: float) -> None:
-        self.G, self.n, self.k, self.lam = base.matrix, base.n, k, lam / base.unit
+    def __init__(self, base: Gram, k: int, lams: Array, objective: Objective, best: float, deadline: float) -> None:
+        self.G, self.n, self.k, self.lam = base.matrix, base.n, k, lams / base.unit
         self.counts = objective.counts(base.n)
         self.leaving, self.drops = objective.leaving(self.counts), not objective.picks_count
         self.start = float(base.diagonal @ self.counts)
@@ -167,28 +167,29 @@ class _Search:
 def search_all(
     base: Gram,
     columns: Index,
-    lam: float,
+    lams: Array,
     objective: Objective,
     loss: float,
     *,
     include: Index,
-    exclude: Index,
+    candidates: NDArray[np.bool_],
     seconds: float,
     pool: Pool,
     told: Told | None = None,
 ) -> tuple[Index, float, int]:
     """Return the best columns, as many as were given, a lower bound for all, and how many nodes were searched.
 
-    ``loss`` is that of the columns given; they are returned where no others have a lower one. Of a set of picks, and of
-    the columns that may be added to them, an upper bound of what more picks can explain is computed
-    (`branching.reach`); where that does not reach below the best loss so far, none of the subsets is tried. Candidates
-    that can be in no better subset are left out one by one by the same bound. The last two picks are the best of all
-    pairs. The bound that is returned is the least of those where the time was up, else the lowest loss.
+    Each column has its lambda, and is a candidate or not. ``loss`` is that of the columns given, which are returned
+    where no others have a lower one. Of a set of picks, and of the columns that may be added to them, an upper bound of what
+    more picks can explain is computed (`branching.reach`); where that does not reach below the lowest loss so far, none
+    of the subsets is tried. Candidates that can be in no better subset are left out one by one by the same bound. The
+    last two picks are the best of all pairs. The bound that is returned is the least of those that were left when the
+    time was up, else the lowest loss.
     """
     if base.n > MOST:
         raise ValueError(f"an exact search takes at most {MOST} columns; got {base.n}. Use effort=20 instead.")
-    search = _Search(base, len(columns), lam, objective, loss / base.unit, time.monotonic() + seconds)
-    free = np.setdiff1d(np.arange(base.n), np.concatenate([include, exclude]))
+    search = _Search(base, len(columns), lams, objective, loss / base.unit, time.monotonic() + seconds)
+    free = np.setdiff1d(np.flatnonzero(candidates), include)
     if len(include) < len(columns):
         search.run(include, free, pool, told)
     best = search.columns.astype(np.intp) if search.found else columns

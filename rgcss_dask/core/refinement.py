@@ -186,9 +186,13 @@ class _Ground:
 
     def prove(self, best: Optimum, seconds: float, pool: Pool, told: Told | None) -> tuple[Optimum, Certificate]:
         """Search all subsets, and say what is proved of the best one."""
-        lam, objective = self._selection.lam, self._selection.counting
-        limits: dict[str, Any] = {"include": self._stay, "exclude": self._never, "seconds": seconds}
-        found = search_all(self.base, best.columns, lam, objective, best.loss, **limits, pool=pool, told=told)
+        if self._aims.constrains:
+            raise ValueError(
+                f"an exact search knows no {self._aims.constraints}; leave one of them out, or use effort=20."
+            )
+        limits: dict[str, Any] = {"include": self._stay, "candidates": self._candidates, "seconds": seconds}
+        asked = (self.base, best.columns, self._lams, self._selection.counting, best.loss)
+        found = search_all(*asked, **limits, pool=pool, told=told)
         columns, lower, nodes = found
         loss, _ = self._weighed(columns)
         if loss < best.loss:
