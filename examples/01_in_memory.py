@@ -1,4 +1,7 @@
-"""A matrix in memory: which 16 of the 64 pixels tell most about handwritten digits?
+"""A matrix in memory
+==================
+
+Which 16 of the 64 pixels tell most about handwritten digits?
 
 Run: python examples/01_in_memory.py [columns]
 """

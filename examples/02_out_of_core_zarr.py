@@ -1,4 +1,7 @@
-"""A Zarr archive larger than we care to load: one pass, kept; then as many questions as we like.
+"""An archive larger than memory
+=============================
+
+One pass over a Zarr archive, whose moments are kept; then as many questions as we like.
 
 Run: python examples/02_out_of_core_zarr.py [rows] [folder]
 """

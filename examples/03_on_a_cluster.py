@@ -1,4 +1,7 @@
-"""The same calls on a Dask cluster: the active client is found and used, and the result has the same bits.
+"""On a Dask cluster
+=================
+
+The same calls on a cluster: the active Dask client is found and used, and the result has the same bits.
 
 Run: python examples/03_on_a_cluster.py [rows] [scheduler address]
 Without an address two worker processes are started on this machine.

@@ -1,4 +1,7 @@
-"""Inside a dask-ml pipeline: scale, pick columns, cluster; on Dask arrays that are never in memory as a whole.
+"""In a dask-ml pipeline
+=====================
+
+Scale, pick columns and cluster Dask arrays that are never in memory as a whole.
 
 Run: python examples/04_pipeline_with_dask_ml.py [rows]
 """

@@ -1,23 +1,35 @@
-"""Where to put thermometers: pick places from which the temperature everywhere else can be told.
+"""Where to put thermometers
+=========================
 
-Run: python examples/05_sensor_placement.py DATA [sensors] [picture]
+Pick the places from whose temperatures those everywhere else can be rebuilt best.
+
+Run: python examples/05_sensor_placement.py [DATA] [sensors] [picture]
 DATA is a Zarr store or NetCDF file with a variable over (time, lat, lon), such as air_temperature.zarr (NCEP) or
-sst.mnmean.nc (ERSST). The first 70 % of the times are learnt from, the rest is rebuilt.
+sst.mnmean.nc (ERSST); without it, a made-up field of waves is used. The first 70 % of the times are learnt from, the
+rest is rebuilt.
 """
 
 import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.linalg
 import xarray as xr
 
 from rgcss_dask import RGCSS, Field
+
+
+def make_field() -> xr.DataArray:
+    """Return a temperature made of a few waves over a region, and noise."""
+    rng = np.random.default_rng(0)
+    lat, lon = np.linspace(-30, 30, 25), np.linspace(0, 90, 37)
+    waves = np.stack([np.cos((i + 1) * lat[:, None] / 20 + i * lon / 30) for i in range(12)])
+    values = 15 + np.tensordot(rng.normal(size=(400, 12)) * np.geomspace(8, 1, 12), waves, 1)
+    values += 0.5 * rng.normal(size=values.shape)
+    coordinates = {"time": np.arange(400), "lat": lat, "lon": lon}
+    return xr.DataArray(values, coordinates, ("time", "lat", "lon"), name="temperature", attrs={"units": "degree C"})
 
 
 def open_field(path: Path) -> xr.DataArray:
@@ -33,7 +45,7 @@ def error_of(train: Any, test: Any, columns: Any, lam: float) -> float:
 
 
 def draw(
-    picture: Path, array: xr.DataArray, rmse: xr.DataArray, places: xr.DataArray, errors: dict[str, float]
+    picture: str | None, array: xr.DataArray, rmse: xr.DataArray, places: xr.DataArray, errors: dict[str, float]
 ) -> None:
     """Draw the error at every place with the picked ones on it, and the error beside that of other choices."""
     fig, (left, right) = plt.subplots(1, 2, figsize=(13, 4.2), width_ratios=(3, 1), layout="constrained")
@@ -48,12 +60,13 @@ def draw(
     )
     right.bar(list(errors), list(errors.values()), color=["#1b6ca8", "#999999", "#c9a227"])
     right.set(ylabel="root mean square error on later times", title="against other choices")
-    fig.savefig(picture, dpi=110)
-    plt.close(fig)
+    if picture is not None:
+        fig.savefig(picture, dpi=110)
+        plt.close(fig)
 
 
-def main(path: str, sensors: int = 20, picture: str = "sensors.png", lam: float = 10.0) -> dict[str, float]:
-    array = open_field(Path(path)).astype("float64")
+def main(path: str | None = None, sensors: int = 20, picture: str | None = None, lam: float = 10.0) -> dict[str, float]:
+    array = (make_field() if path is None else open_field(Path(path))).astype("float64")
     cut = int(0.7 * array.sizes["time"])
     past, future = array.isel(time=slice(0, cut)), array.isel(time=slice(cut, None))
     picked = RGCSS(sensors, lam=lam, center=True).fit(past)
@@ -67,13 +80,11 @@ def main(path: str, sensors: int = 20, picture: str = "sensors.png", lam: float 
         "pivoted QR": error_of(train, test, pivots, lam),
     }
     rebuilt = picked.inverse_transform(picked.transform(future))
-    draw(Path(picture), array, ((rebuilt - future) ** 2).mean("time").compute() ** 0.5, picked.places_, errors)
+    draw(picture, array, ((rebuilt - future) ** 2).mean("time").compute() ** 0.5, picked.places_, errors)
     print(picked.places_)
     print("Root mean square error on times not learnt from:", {k: round(v, 3) for k, v in errors.items()})
     return errors
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
     main(*(int(arg) if arg.isdigit() else arg for arg in sys.argv[1:]))  # type: ignore[arg-type]

@@ -1,4 +1,7 @@
-"""A gene panel from single cells: pick the genes from which the others are best told, out of a CSR archive.
+"""A panel of genes
+================
+
+Pick the genes from which the others can be rebuilt best, from single cells in a sparse archive.
 
 Run: python examples/06_gene_panel.py [cells] [genes]
 """

@@ -108,8 +108,6 @@ def cross_validate(
         Whether columns are centred, see `select`.
     scale : {None, "std"}, bool, float or array of shape (n,), default=None
         What columns are divided by, see `select`.
-    **aims
-        What is to be carried, and by which columns, see `Aims`.
     one_se : bool, default=False
         Choose the fewest columns, then the largest lambda, within one standard error of the smallest loss.
     fixed_k : bool, default=False
@@ -118,6 +116,8 @@ def cross_validate(
         For moments that `scan` left on a cluster. ``"scheduler"`` (the default) brings what is needed from their worker
         to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"`` fetches
         them. Other sources are worked on in this process.
+    **aims
+        What is to be carried, and by which columns, see `Aims`.
 
     Returns
     -------
@@ -239,6 +239,8 @@ def stability(
         For moments that `scan` left on a cluster. ``"scheduler"`` (the default) brings what is needed from their worker
         to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"`` fetches
         them. Other sources are worked on in this process.
+    **aims
+        What is to be carried, and by which columns, see `Aims`.
 
     Returns
     -------

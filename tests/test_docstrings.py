@@ -12,8 +12,8 @@ import rgcss_dask as rg
 OF_ALL = {"GL08", "PR02", "PR03", "PR04", "PR05", "PR07", "RT01", "RT03", "YD01"}
 OF_NAMES = {"EX01", *OF_ALL}
 OF_FUNCTIONS = {"PR01", *OF_NAMES}
-# What `Factor` shares with the solver's other kind of matrix is not for users.
-OF_THE_SOLVER = {f"Factor.{name}" for name in ("column", "first_terms", "gain_terms", "multiply", "rows", "spectrum")}
+# Values that users make and hand over: their methods are for the package, and the site leaves them out.
+HANDED_OVER = {"Aims", "Factor"}
 
 
 def methods(cls):
@@ -26,7 +26,7 @@ def methods(cls):
 
 
 CLASSES = [name for name in rg.__all__ if inspect.isclass(getattr(rg, name))]
-METHODS = [method for name in CLASSES for method in methods(getattr(rg, name)) if method not in OF_THE_SOLVER]
+METHODS = [method for name in CLASSES if name not in HANDED_OVER for method in methods(getattr(rg, name))]
 
 
 def faults(name, kinds):

@@ -12,10 +12,12 @@ import rgcss_dask
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "rgcss_dask"
-DOCUMENTS = sorted([ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+BUILT = {"_build", "_examples", "gallery", "generated"}  # what building the site leaves in docs
+PAGES = (path for path in (ROOT / "docs").rglob("*.md") if not BUILT & set(path.relative_to(ROOT / "docs").parts))
+DOCUMENTS = sorted([ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *PAGES])
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 # What ends so is a file that is there, unless the package writes it: then its name stands in the package.
-ENDINGS = (".py", ".md", ".html", ".toml", ".txt", ".sh", ".json", ".css", ".js")
+ENDINGS = (".py", ".md", ".cff", ".html", ".toml", ".txt", ".sh", ".json", ".css", ".js")
 # Names of other packages and tools, and of what is no longer here: a record of what was dropped has to name it.
 OTHERS = {"np.ones", "zarrs", "numcodecs", "psutil", "distributed", "RGCSS_DATA"}
 FORMER = {"rgcss_dask/core/steps.py", "core/steps.py", "core/workers.py"}
@@ -34,7 +36,7 @@ def spans(text):
 
 def wrong(span):
     """Say what is wrong with a span in backticks; nothing for what is no file, place, name or option."""
-    if span in OTHERS | FORMER | extras() or span.startswith(("http", "s3:")):
+    if span in OTHERS | FORMER | extras() or span.startswith(("http", "s3:", "DASK_")):
         return ""
     if span.startswith("--"):
         return "" if span.split("=")[0].split()[0] in options() else "there is no such option"
@@ -109,9 +111,9 @@ def extras():
 
 @cache
 def options():
-    """Return the options of the command line, and those that tests are given."""
-    given = (ROOT / "tests/conftest.py").read_text()
-    return set(re.findall(r"--[a-z][a-z-]*", "\n".join([given, *texts()])))
+    """Return the options of the command line, and those that tests and the experiments of the paper are given."""
+    given = [(ROOT / path).read_text() for path in ("tests/conftest.py", "examples/paper/__main__.py")]
+    return set(re.findall(r"--[a-z][a-z-]*", "\n".join([*given, *texts()])))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -135,7 +135,18 @@ class Selection(Answer):
         return evaluate.weights(self.prepare(source), self.columns, self.lams)[:, -self.n :]
 
     def tight_bound(self, spectrum: Spectrum) -> Array:
-        """Return what no 1, 2, ..., k columns can fall below, given the eigenvalues of what counts, (k,)."""
+        """Return what no 1, 2, ..., k columns can fall below.
+
+        Parameters
+        ----------
+        spectrum : Spectrum
+            The eigenvalues of what counts in the loss.
+
+        Returns
+        -------
+        array of shape (k,)
+            The tight lower bound after each pick.
+        """
         return self.counting.bounds(spectrum, self.k, self.aims.bounding(self.lam)).tight
 
     def conditioning(self, source: Moments | ArrayLike) -> evaluate.Condition:

@@ -43,7 +43,7 @@ class Stability:
     (0.5, [0])
     """
 
-    jaccard: float  #: mean over all pairs of |both| / |either|
+    jaccard: float  #: mean over all pairs of the columns in both over those in either
     expected: float  #: its expectation for random subsets of k of the n columns
     frequency: Array  #: (n,) share of the selections that picked the column
     picks: tuple[NDArray[np.intp], ...]  #: the columns of each selection, in pick order
@@ -138,7 +138,7 @@ def expected_jaccard(n: int, k: int) -> float:
     Returns
     -------
     float
-        The expectation of |both| / |either|.
+        The expectation of the number of columns in both over that in either.
 
     Examples
     --------

@@ -111,7 +111,8 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
     cv_results_ : CrossValidation
         The losses on held-out rows, where something was tuned.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Number of columns.
+    feature_names_in_ : ndarray of shape (n_features,)
         Where the columns have names.
 
     See Also
