@@ -139,7 +139,7 @@ def test_what_was_not_measured_is_left_out_of_page_and_table():
     assert "first in 1, tied in 0, behind in 0 of 1 cases" in made
 
 
-def test_the_readme_says_where_ours_is_behind():
+def test_the_comparison_says_where_ours_is_behind():
     text = headline.with_table(f"a\n{headline.BEGIN}old\n{headline.END}b\n", headline.table(made_up()))
     assert text.startswith("a\n")
     assert text.endswith("b\n")
@@ -148,11 +148,18 @@ def test_the_readme_says_where_ours_is_behind():
     assert "five-line loop takes 0.50 (0.50 to 0.50) times as long as ours (behind)." in text
 
 
-def test_the_readme_is_current():
+def test_the_readme_says_in_how_many_cases_ours_is_behind():
+    made = headline.short(made_up())
+    assert made.count("\n| ") == 1 + headline.FEW
+    assert "Where it is not ahead, in 2 cases, is said in the [whole comparison](https://" in made
+
+
+def test_the_tables_of_documents_are_current():
     if not headline.RESULTS.exists():
         pytest.skip("there are no results yet")
-    text = (ROOT / "README.md").read_text()
-    assert headline.with_table(text, headline.table(json.loads(headline.RESULTS.read_text()))) == text
+    for place, made in headline.documents(json.loads(headline.RESULTS.read_text())).items():
+        text = (ROOT / place).read_text()
+        assert headline.with_table(text, made) == text, place
 
 
 def test_the_page_of_results_is_current():

@@ -1,4 +1,4 @@
-"""What the README shows is run, block by block, on a small matrix."""
+"""What the README shows is run, block by block, on a small matrix; tests/test_site.py does the same for the site."""
 
 import re
 import shlex
@@ -14,12 +14,7 @@ from rgcss_dask.cli import cli
 README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = [(kind, text) for kind, text in re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)]
 # First lines of the blocks that are not run here, each for its reason. All others are.
-NOT_RUN = {
-    "python3 -m venv .venv && .venv/bin/pip install": "installs, as has been done to run this",
-    "pip install 'rgcss-dask[s3]'": "installs, and needs somebody's credentials; tests/test_object_store.py has stores",
-    "error: rows 98,304 to 106,495 of s3://data": "what is printed when a store fails",
-    "@article{ordozgoiti2018regularized,": "a citation",
-}
+NOT_RUN = {"python3 -m venv .venv && .venv/bin/pip install": "installs, as has been done to run this"}
 ROWS, COLUMNS = 400, 70
 
 
@@ -33,71 +28,60 @@ def some_rows(seed, count=ROWS):
     return rng.normal(size=(count, 5)) @ rng.normal(size=(5, COLUMNS)) + 0.1 * rng.normal(size=(count, COLUMNS))
 
 
-def stored(path, seed=0):
-    return zarr.create_array(path, data=some_rows(seed), chunks=(100, COLUMNS))
-
-
-def grow(path):
-    array = zarr.open_array(path, mode="r+")
-    array.resize((ROWS + 50, COLUMNS))
-    array[ROWS:] = some_rows(9, 50)
-
-
 def test_every_block_is_run_or_said_not_to_be():
-    run = [text for kind in ("bash", "python", "toml") for text in blocks(kind)]
+    run = [text for kind in ("bash", "python") for text in blocks(kind)]
     left = [text for _, text in BLOCKS if text not in run]
-    assert len(run) == 5
+    assert len(run) == 2
     assert all(any(text.startswith(start) for start in NOT_RUN) for text in left)
     for start in NOT_RUN:
         assert any(text.startswith(start) for text in left), f"{start} is no longer in the README"
 
 
+def test_it_is_short_and_its_links_hold_on_other_sites():
+    """A package index shows it too, where links within the repository lead nowhere."""
+    assert len(README.splitlines()) <= 90
+    links = re.findall(r"\]\(([^)]+)\)", README)
+    assert links
+    assert all(link.startswith("https://") for link in links)
+    assert {len(text.splitlines()) for text in (*blocks("bash"), *blocks("python"))} == {5, 10}
+
+
+def test_its_links_lead_to_pages_and_files():
+    root = Path(__file__).parents[1]
+    for page in re.findall(r"readthedocs\.io/en/latest/([\w/.-]*)\)", README):
+        source = f"{page}index" if page.endswith("/") else page.removesuffix(".html")
+        there = [root / f"docs/{source}{ending}" for ending in (".md", ".rst")]
+        assert page == "gallery/" or any(path.exists() for path in there), page
+    for path in re.findall(r"github\.com/[\w-]+/[\w-]+/(?:blob|tree|raw)/main/([\w/.-]+)", README):
+        assert (root / path).exists(), path
+
+
 def test_the_commands(tmp_path, monkeypatch, capsys):
-    """One after the other, in one process; the matrix has grown when that is said of it."""
+    """One after the other, in one process."""
     monkeypatch.chdir(tmp_path)
     names = ",".join(f"c{i}" for i in range(COLUMNS))
     np.savetxt("table.csv", some_rows(0), delimiter=",", header=names, comments="")
-    survey = "".join(f"{i},{i % 5 or '?'},{('Rome', 'Oslo')[i % 2]}\n" for i in range(ROWS))
-    Path("survey.csv").write_text(f"id,age,city\n{survey}")
-    for year in (2024, 2025):
-        rg.scan(some_rows(year), archive=f"{year}.zarr")
-    Path("archives").mkdir()
-    stored("archives/one.zarr", seed=1)
-    stored("special.zarr", seed=2)
-    (jobs,) = blocks("toml")
-    Path("jobs.toml").write_text(jobs)
     (commands,) = blocks("bash")
     for line in commands.splitlines():
         program, *arguments = shlex.split(line, comments=True)
         assert program == "rgcss"
-        if "--append" in arguments:
-            grow("data.zarr")
         assert not cli.main(arguments, standalone_mode=False), capsys.readouterr().out
-    assert f"{ROWS + 50} rows x {COLUMNS} columns in moments.zarr" in capsys.readouterr().out
-    assert zarr.open_array("survey.zarr", mode="r").attrs["column_names"] == ["age", "city=Oslo", "city=Rome"]
+    assert f"{ROWS} rows x {COLUMNS} columns in moments.zarr" in capsys.readouterr().out
     moments = rg.load("moments.zarr")
-    assert (moments.rows, len(moments.folds), len(moments.groups)) == (ROWS + 50, 5, 45)
-    assert rg.load("both.zarr").rows == 2 * ROWS
-    for made in ("report.html", "reduced.zarr", "tuned.json", "summary.json", "out/one.html", "out/special.json"):
+    assert (moments.rows, len(moments.folds), len(moments.groups)) == (ROWS, 5, 40)
+    for made in ("report.html", "reduced.zarr", "result.json"):
         assert Path(made).exists(), made
 
 
 def test_the_python(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    stored("data.zarr")
+    zarr.create_array("data.zarr", data=some_rows(0), chunks=(100, COLUMNS))
     table = pd.DataFrame(some_rows(3)).rename(columns="column {}".format)
-    names = {"X": some_rows(3), "frame": table[:300], "test_frame": table[300:]}
-    short, first, second = blocks("python")
-    assert len([line for line in short.splitlines() if line]) == 3
-    exec(short, names)
+    names = {"frame": table[:300], "test_frame": table[300:]}
+    (code,) = blocks("python")
+    exec(code, names)
     assert names["picked"].explained[-1] >= 0.9
     assert "100 rows given with the report" in Path("report.html").read_text()
-    before, appended, after = first.partition("rg.append(")
-    exec(before, names)
-    grow("data.zarr")
-    exec(appended + after, names)
-    assert rg.load("moments.zarr").rows == ROWS + 50
-    assert names["picked"].k == 64
-    exec(second, names)
-    assert names["X64"].shape == (ROWS, 64)
-    np.testing.assert_allclose(names["X_again"], names["X"], atol=0.5)
+    assert rg.load("moments.zarr").rows == ROWS
+    assert names["weights"].shape == (names["tuned"].k, COLUMNS)
+    assert names["trust"].k == names["tuned"].k

@@ -1,4 +1,7 @@
-"""The README's table of headline results, made from the results files: `python -m examples.benchmarks.headline`."""
+"""The tables of headline results, made from the results files: `python -m examples.benchmarks.headline`.
+
+The page of comparisons has all of them and where ours is not ahead; the README has the first few.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,30 @@ from examples.benchmarks.measure import figure, ratios, spread
 from examples.benchmarks.passes import COVARIANCE, INCREMENTAL, LOOP, OURS, PCA, PRODUCT
 from examples.benchmarks.statements import PARTS, against_ours, pass_place, standings, tally
 from examples.benchmarks.tables import markdown
+from rgcss_dask.core.words import counted
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results.json"
 BEGIN = "<!-- headline: python -m examples.benchmarks.headline -->\n"
 END = "<!-- end of headline -->\n"
 EXPLICIT = "explicit greedy (as pycss)"
-BENCHMARK = "[python -m examples.benchmarks](examples/benchmarks/RESULTS.md)"
+FEW = 5  # rows in the README
+SITE = "https://rgcss-dask.readthedocs.io/en/latest/comparison.html"
 
 
 def main() -> None:
-    readme = ROOT / "README.md"
-    old = readme.read_text()
-    new = with_table(old, table(json.loads(RESULTS.read_text())))
-    if "--check" in sys.argv[1:] and new != old:
-        raise SystemExit("README.md is not current with the results; run python -m examples.benchmarks.headline.")
-    readme.write_text(new)
+    results = json.loads(RESULTS.read_text())
+    for place, made in documents(results).items():
+        old = (ROOT / place).read_text()
+        new = with_table(old, made)
+        if "--check" in sys.argv[1:] and new != old:
+            raise SystemExit(f"{place} is not current with the results; run python -m examples.benchmarks.headline.")
+        (ROOT / place).write_text(new)
+
+
+def documents(results: dict[str, Any]) -> dict[str, str]:
+    """Return what stands between the markers of each document."""
+    return {"README.md": short(results), "docs/comparison.md": table(results)}
 
 
 def with_table(text: str, made: str) -> str:
@@ -38,13 +49,26 @@ def with_table(text: str, made: str) -> str:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return the table, and below it where ours is not ahead."""
-    selection, passed = (results.get(part, {"results": []})["results"] for part in ("selection", "pass"))
-    lines = [[what, found, BENCHMARK] for what, found in (*_selection(selection), *_pass(passed))]
-    behind = [*_selection_behind(selection), *_pass_behind(passed)]
+    """Return the whole table, and below it where ours is not ahead."""
+    lines, behind, unmeasured = _found(results)
     said = "".join(f"- {sentence}\n" for sentence in behind) or "- Nowhere in these measurements.\n"
-    said += "".join(f"\n{sentence}\n" for sentence in _unmeasured(selection, passed))
-    return markdown(["what", "result", "command"], lines) + "\nWhere it is not ahead:\n\n" + said
+    said += "".join(f"\n{sentence}\n" for sentence in unmeasured)
+    return markdown(["what", "result"], lines) + "\nWhere it is not ahead:\n\n" + said
+
+
+def short(results: dict[str, Any]) -> str:
+    """Return the first rows of the table, and below it in how many cases ours is not ahead."""
+    lines, behind, unmeasured = _found(results)
+    said = f"Where it is not ahead, in {counted(len(behind), 'case')}, is said in the [whole comparison]({SITE})."
+    return markdown(["what", "result"], lines[:FEW]) + "\n" + "\n\n".join([said, *unmeasured]) + "\n"
+
+
+def _found(results: dict[str, Any]) -> tuple[list[list[str]], list[str], list[str]]:
+    """Return the rows of the table, the sentences on what is behind, and those on what was not measured."""
+    selection, passed = (results.get(part, {"results": []})["results"] for part in ("selection", "pass"))
+    lines = [[what, found] for what, found in (*_selection(selection), *_pass(passed))]
+    behind = [*_selection_behind(selection), *_pass_behind(passed)]
+    return lines, behind, list(_unmeasured(selection, passed))
 
 
 def _selection(rows: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
