@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 # scikit-learn take a second or more, and `rgcss --help` needs neither.
 _HOME = {
     "Aims": "core.aims",
+    "Band": "core.band",
     "CrossValidation": "core.tuning",
     "Factor": "core.solver.gram",
     "Field": "sources.xarray",
@@ -55,6 +56,7 @@ if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here 
     from rgcss_dask.conversion.apply_selection import write_reduced as write_reduced
     from rgcss_dask.conversion.convert import convert as convert
     from rgcss_dask.core.aims import Aims as Aims
+    from rgcss_dask.core.band import Band as Band
     from rgcss_dask.core.moments import Moments as Moments
     from rgcss_dask.core.refinement import Refinement as Refinement
     from rgcss_dask.core.selection import Selection as Selection

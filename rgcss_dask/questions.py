@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.cluster.placement import ask, check_where, recorded_warnings
 from rgcss_dask.cluster.remote_moments import RemoteMoments
-from rgcss_dask.core import evaluate, memory_needs, refinement, tuning
+from rgcss_dask.core import memory_needs, refinement, tuning
 from rgcss_dask.core import stability as bootstrap
 from rgcss_dask.core.aims import Aims, Asked
 from rgcss_dask.core.exact import SECONDS
@@ -25,7 +25,7 @@ from rgcss_dask.core.search import Told
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.sizes import size_remark
 from rgcss_dask.core.solver import greedy
-from rgcss_dask.core.solver.gram import Gram
+from rgcss_dask.core.solver.bases import base_of
 from rgcss_dask.core.solver.greedy import Source
 from rgcss_dask.core.stability import Stability
 from rgcss_dask.core.tuning import CrossValidation
@@ -442,14 +442,12 @@ def _weights(moments: Moments, selection: Selection) -> Array:
 
 
 def _tight_bound(source: Moments | ArrayLike, selection: Selection) -> Array:
-    base = Gram(selection.prepare(source))
+    base = selection.base(source)
     return selection.tight_bound(base.spectrum(selection.counting.counts(base.n), selection.k))
 
 
 def _loss_and_start(moments: Moments, model: Rebuild) -> tuple[float, float]:
-    B = moments.gram(model.mu, model.sigma, rest=model.mu_rest)
-    start = float(np.diagonal(B) @ model.counting.counts(model.n))
-    return evaluate.loss_on(B, model.weights, model.columns, model.counting), start
+    return model.losses_in(base_of(moments, model.mu, model.sigma, rest=model.mu_rest))
 
 
 def _rank_outside_folds(moments: Moments, k: int, problem: Problem) -> int:

@@ -33,7 +33,7 @@ def answers(X, other, scale, objective):
         "weights": picked.weights(moments),
         "weights on others": picked.weights(rg.Moments.of(other)),
         "loss of the weights": evaluate.loss_on(
-            picked.prepare(moments), picked.weights(moments), picked.columns, objective
+            picked.base(moments).core(), picked.weights(moments), picked.columns, objective
         ),
         "refined": rg.refine(picked, moments).before,
         "condition": picked.conditioning(rg.Moments.of(other)).value,

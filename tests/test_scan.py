@@ -9,7 +9,7 @@ from distributed import Client, LocalCluster
 from threadpoolctl import threadpool_info
 
 from rgcss_dask import Moments, scan
-from rgcss_dask.core.partial_sums import fold_of
+from rgcss_dask.core.hashing import fold_of
 from rgcss_dask.core.plan import Options
 from rgcss_dask.scanning.scan import build_graph, make_request
 from rgcss_dask.scanning.tasks import PassJob

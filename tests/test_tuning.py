@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import rgcss_dask as rg
 from rgcss_dask.core.grid import GRID, default_grid, leading_spectrum
+from rgcss_dask.core.hashing import fold_of
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.partial_sums import fold_of
 from rgcss_dask.core.tuning import _choose, leave_one_out, mean_and_error
 
 LAMS = [0.0, 0.01, 1.0, 100.0]

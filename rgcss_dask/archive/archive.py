@@ -20,7 +20,8 @@ from zarr.storage import LocalStore
 
 from rgcss_dask.archive.ownership import ATTRIBUTE, VERSION, drop_checkpoints, drop_versions, refuse_foreign
 from rgcss_dask.core.errors import HinderedError
-from rgcss_dask.core.moments import ARRAYS, Moments
+from rgcss_dask.core.kinds import KINDS
+from rgcss_dask.core.moments import Moments, shape_of
 from rgcss_dask.core.noise import Differences
 from rgcss_dask.core.precision import doubt_of_values
 from rgcss_dask.io.claim import claimed, refuse_lost
@@ -29,7 +30,8 @@ from rgcss_dask.io.retry import StoreError
 from rgcss_dask.io.zarr_store import CODECS, FreshStore, url_store
 from rgcss_dask.sources.guarded_stores import MissingChunkError, strict_group
 
-FORMAT = 1
+FORMAT = 1  # of moments
+FORMAT_OF_KINDS = 2  # of what earlier versions did not know: a band
 CHUNK_BYTES = 2**25
 PACKAGES = ("rgcss-dask", "numpy", "scipy", "dask", "zarr")
 
@@ -177,7 +179,7 @@ def publish(folder: Folder, draft: Draft, record: Record) -> None:
             "nobody else works on this archive."
         )
     refuse_lost(folder)
-    root.attrs[ATTRIBUTE] = {"format": FORMAT, "crc32": _crc(content), **content}
+    root.attrs[ATTRIBUTE] = {"format": _format_of(draft.head), "crc32": _crc(content), **content}
     drop_versions(folder, draft.name)
 
 
@@ -264,9 +266,9 @@ def _current(root: zarr.Group) -> str | None:
 def _content(root: zarr.Group, folder: Folder) -> dict[str, Any]:
     content: dict[str, Any] = dict(root.attrs[ATTRIBUTE])  # type: ignore[arg-type]
     found, crc = content.pop("format", None), content.pop("crc32", None)
-    if isinstance(found, int) and found != FORMAT:
+    if isinstance(found, int) and found != (known := _format_of(content.get("moments"))):
         raise ValueError(
-            f"the archive {folder.address} has format {found}; this version of the package reads format {FORMAT}. "
+            f"the archive {folder.address} has format {found}; this version of the package reads format {known}. "
             "Use the version that wrote it (see 'versions' in its attributes), or scan again."
         )
     if found is None or crc != _crc(content):
@@ -277,25 +279,32 @@ def _content(root: zarr.Group, folder: Folder) -> dict[str, Any]:
     return content
 
 
+def _format_of(head: Any) -> int:
+    """Return the format of an archive of this kind of moments, as its head names it."""
+    kind = head.get("kind", Moments.KIND) if isinstance(head, dict) else Moments.KIND
+    return FORMAT if kind == Moments.KIND else FORMAT_OF_KINDS
+
+
 def _crc(content: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
     """Write the arrays, parts in groups of their own, and return the numbers beside them."""
-    for name in ARRAYS:
+    for name in moments.ARRAYS:
         values = getattr(moments, name)
         rows = max(1, CHUNK_BYTES // (8 * moments.n))
         group.create_array(
             name,
             data=values,
-            chunks=(min(rows, moments.n), moments.n) if values.ndim == 2 else values.shape,
+            chunks=(min(rows, len(values)), moments.n) if values.ndim == 2 else values.shape,
             compressors=CODECS,
             config={"write_empty_chunks": True},  # a chunk of zeros that is not there could not be told from a lost one
         )
-    head: dict[str, Any] = {k: getattr(moments, k) for k in ("rows", "weight", "exact", "dropped")}
-    head |= {"columns": moments.n, "arrays": list(ARRAYS)}
-    head["names"] = None if moments.names is None else list(moments.names)
+    head: dict[str, Any] = {k: _listed(getattr(moments, k)) for k in moments.NUMBERS}
+    head |= {"columns": moments.n, "arrays": list(moments.ARRAYS), "kind": moments.KIND}
+    if moments.KIND != Moments.KIND:
+        head["height"] = len(moments.product)
     if moments.differences is not None:
         head["differences"] = {name: values.tolist() for name, values in vars(moments.differences).items()}
     for kind in ("folds", "groups"):
@@ -307,7 +316,8 @@ def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
 def _read_moments(group: zarr.Group, head: dict[str, Any]) -> Moments:
     n = head.get("columns", group["shift"].shape[0])  # type: ignore[union-attr]  # not in the oldest archives
     names = head.get("arrays", ("shift", "total", "product"))
-    stored = {name: _array(group, name, (n, n) if name == "product" else (n,)) for name in names}
+    height, kind = head.get("height", n), KINDS[head.get("kind", Moments.KIND)]
+    stored = {name: _array(group, name, shape_of(name, height, n)) for name in names}
     arrays = {name: np.asarray(array[...]) for name, array in stored.items()}
     parts = {
         kind: tuple(_read_moments(_subgroup(group, f"{kind}/{i}"), part) for i, part in enumerate(head[kind]))
@@ -317,20 +327,17 @@ def _read_moments(group: zarr.Group, head: dict[str, Any]) -> Moments:
         arrays["rounding"] = np.zeros_like(arrays["shift"])
         if not head["exact"]:
             arrays["rounding"] += doubt_of_values(head["weight"], arrays["shift"])
-    return Moments(
-        rows=head["rows"],
-        weight=head["weight"],
-        shift=arrays["shift"],
-        total=arrays["total"],
-        product=arrays["product"],
-        rounding=arrays["rounding"],
-        exact=head["exact"],
-        dropped=head["dropped"],
-        names=None if head["names"] is None else tuple(head["names"]),
-        folds=parts["folds"],
-        groups=parts["groups"],
-        differences=_differences(head.get("differences"), n),
-    )
+    values: dict[str, Any] = {name: _tupled(head[name]) for name in kind.NUMBERS}
+    values["differences"] = _differences(head.get("differences"), n)
+    return kind(**values | arrays | parts)
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _differences(head: dict[str, Any] | None, n: int) -> Differences | None:

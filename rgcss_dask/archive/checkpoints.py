@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from dataclasses import dataclass, fields
 from typing import Any
@@ -11,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core.gaps import Gaps
-from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.kinds import KINDS as MOMENTS
+from rgcss_dask.core.moments import Moments, shape_of
 from rgcss_dask.core.noise import Differences
 from rgcss_dask.core.partial_sums import PartialSums, PartSums, Read
 from rgcss_dask.io.files import Folder
 
 FORMAT = 2
-KINDS: dict[str, type[PartSums]] = {"moments": Moments, "gaps": Gaps, "differences": Differences}
-SYMMETRIC = ("product", "present")  # only the upper triangle is written
+KINDS: dict[str, type[PartSums]] = {**MOMENTS, "gaps": Gaps, "differences": Differences}
+SYMMETRIC = {"moments": ("product",), "gaps": ("product", "present")}  # only the upper triangle is written
 
 
 @dataclass(frozen=True)
@@ -59,17 +61,16 @@ class Checkpoints:
 
 def _entry(key: tuple[str, int], value: PartSums, pieces: list[memoryview]) -> dict[str, Any]:
     """Describe a sum, and append its arrays to the pieces."""
-    entry: dict[str, Any] = {
-        "key": key,
-        "kind": next(kind for kind, of in KINDS.items() if isinstance(value, of)),
-        "n": value.n,
-    }
+    kind = value.KIND if isinstance(value, Moments) else "gaps" if isinstance(value, Gaps) else "differences"
+    entry: dict[str, Any] = {"key": key, "kind": kind, "n": value.n}
+    if kind in MOMENTS and kind not in SYMMETRIC:
+        entry["height"] = len(value.product)  # type: ignore[union-attr]
     for field in fields(value):
         content = getattr(value, field.name)
         if not isinstance(content, np.ndarray):
-            if isinstance(content, bool | int | float):
+            if isinstance(content, bool | int | float) or field.name == "candidates":
                 entry[field.name] = content
-        elif field.name in SYMMETRIC:
+        elif field.name in SYMMETRIC.get(kind, ()):
             pieces.extend(row[i:].data.cast("B") for i, row in enumerate(content))
         else:
             pieces.append(np.ascontiguousarray(content).data.cast("B"))
@@ -98,17 +99,24 @@ def _decode(data: bytes, where: str) -> PartialSums:
 def _sum(entry: dict[str, Any], values: NDArray[np.float64]) -> tuple[PartSums, NDArray[np.float64]]:
     """Rebuild one sum from the front of the values, and return the rest of them."""
     kind, n = KINDS[entry["kind"]], int(entry["n"])
+    height, symmetric = int(entry.get("height", n)), SYMMETRIC.get(entry["kind"], ())
+    arrays = ("cross",) if kind is Gaps else getattr(kind, "ARRAYS", ())
     found: dict[str, Any] = {}
     for field in fields(kind):
         if field.name in entry:
-            found[field.name] = entry[field.name]
-        elif field.name in SYMMETRIC:
+            found[field.name] = _plain(entry[field.name])
+        elif field.name in symmetric:
             found[field.name], values = _square(values, n), values[n * (n + 1) // 2 :]
-        elif field.name == "cross":
-            found[field.name], values = values[: n * n].reshape(n, n).copy(), values[n * n :]
-        elif field.name in ("shift", "total", "rounding", "count", "squares"):
-            found[field.name], values = values[:n].copy(), values[n:]
+        elif field.name in arrays or field.name in ("shift", "total", "count", "squares"):
+            shape = (n, n) if field.name == "cross" else shape_of(field.name, height, n)
+            count = math.prod(shape)
+            found[field.name], values = values[:count].reshape(shape).copy(), values[count:]
     return kind(**found), values
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON made a list of as it was."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _square(values: NDArray[np.float64], n: int) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rgcss_dask.core.moments import ARRAYS
+from rgcss_dask.core.kinds import ARRAYS
 from rgcss_dask.io.claim import ID
 from rgcss_dask.io.claim import NAME as CLAIM
 from rgcss_dask.io.files import DRAFT, Folder

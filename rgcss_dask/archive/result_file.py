@@ -47,6 +47,7 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
         content["selection"]["aims"] = carried
     for field, default in (
         ("mu_rest", None),
+        ("among", None),
         ("spent", False),
         ("certificate", None),
     ):  # earlier versions do not know them

@@ -21,6 +21,9 @@ from rgcss_dask.options import (
 @click.option("-o", "--output", required=True, help="Where to keep the moments: a path or URL.")
 @click.option("--folds", type=int, help="Keep so many folds apart, to cross-validate.")
 @click.option("--groups", type=int, help="Keep so many groups of rows apart, to see how stable the picks are.")
+@click.option(
+    "--candidates", metavar="COLUMNS", multiple=True, help="Columns to choose from later: only their products are made."
+)
 @click.option("--append", is_flag=True, help="Add the new rows of a grown matrix to the moments.")
 @click.option("--overwrite", is_flag=True, help="Replace moments, or an unfinished scan, of other data or options.")
 @nan_option
@@ -35,6 +38,7 @@ def scan(
     output: str,
     folds: int | None,
     groups: int | None,
+    candidates: tuple[str, ...],
     append: bool,
     overwrite: bool,
     nan: str,
@@ -52,12 +56,13 @@ def scan(
     quotes: the archives are stacked as people count, day-2 before day-10. Example:
     rgcss scan data.zarr -o moments.zarr --folds 5 --groups 40
     """
+    from rgcss_dask.core.names import as_written
     from rgcss_dask.scanning import append as grow
     from rgcss_dask.scanning import scan as one_pass
     from rgcss_dask.workflow import open_matrix
 
     if append:
-        kept = ("folds", "groups", "nan", "missing", "precision", "seed", "overwrite")
+        kept = ("folds", "groups", "candidates", "nan", "missing", "precision", "seed", "overwrite")
         refuse_given("--append goes by the options of the archive", *kept)
     with connected(cluster):
         if append:
@@ -66,6 +71,7 @@ def scan(
             options: dict[str, Any] = {"nan": nan, "missing": missing, "precision": precision, "seed": seed}
             options |= {"folds": folds, "groups": groups, "overwrite": overwrite}
             source = open_matrix(data, missing=missing, say=say)
+            options["candidates"] = as_written(candidates, source.names) or None
             moments = one_pass.scan(source, memory=memory, archive=output, **options)
     dropped = f", {moments.dropped:,} dropped" if moments.dropped else ""
     content = {"output": output, "rows": moments.rows, "columns": moments.n, "dropped": moments.dropped}

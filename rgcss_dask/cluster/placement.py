@@ -21,8 +21,9 @@ from rgcss_dask.cluster.remote_moments import MomentsSummary, PartPath, RemoteMo
 from rgcss_dask.cluster.versions import VERSION, check_version, make_probe
 from rgcss_dask.cluster.waiting import WAIT, NoWorkersError, address, no_workers, patience, run_on_scheduler, settled
 from rgcss_dask.compat import ConnectionPool, clean_exception, dumps
+from rgcss_dask.core.kinds import KINDS
 from rgcss_dask.core.memory_needs import Need
-from rgcss_dask.core.moments import ARRAYS, Moments
+from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import size
 from rgcss_dask.runtime.memory_limit import default_budget
 
@@ -182,9 +183,9 @@ async def _brought(order: Order, head: MomentsSummary, scheduler: Scheduler, poo
     paths += [((order.need.kind, i),) for i in range(order.need.parts)]
     arrays: dict[tuple[PartPath, str], Any] = {}
     for path in paths:
-        for name in ARRAYS:
-            array = np.empty((head.n, head.n) if name == "product" else head.n)
-            for start, stop in blocks(name, head.n):
+        for name in KINDS[head.kind].ARRAYS:
+            array = np.empty(head.shape(name))
+            for start, stop in blocks(array.shape):
                 asked = (order.key, order.path + path, name, start, stop)
                 array[start:stop] = await _block(asked, scheduler, pool, order.patience)
             arrays[path, name] = array

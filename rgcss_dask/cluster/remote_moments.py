@@ -18,15 +18,14 @@ from rgcss_dask.cluster.execution import ClusterReport, Graph, run_on_cluster
 from rgcss_dask.cluster.progress import Reporter
 from rgcss_dask.cluster.waiting import await_done, patience, settled
 from rgcss_dask.compat import CommClosedError
-from rgcss_dask.core.moments import ARRAYS, Moments
-from rgcss_dask.core.noise import Differences
+from rgcss_dask.core.band import Band
+from rgcss_dask.core.kinds import KINDS
+from rgcss_dask.core.moments import Moments, shape_of
 from rgcss_dask.io.files import Folder
 
 Array = NDArray[np.float64]
 PartPath = tuple[tuple[str, int], ...]  # () for all rows, (("folds", 2),) for a part of them
 
-# What of moments is known without their arrays and parts.
-NUMBERS = ("rows", "weight", "exact", "dropped", "names", "differences")  # what is small
 # Bytes of a matrix sent at once, so that no single message stalls an event loop.
 BLOCK_BYTES = 2**24
 # How often the moments are made again after the worker that had them was lost.
@@ -37,22 +36,23 @@ TRIES = 5
 class MomentsSummary:
     """What is known of moments without their arrays."""
 
-    rows: int
-    weight: float
+    kind: str
+    numbers: dict[str, Any]
     n: int
-    exact: bool
-    dropped: int
-    names: tuple[str, ...] | None
-    differences: Differences | None
+    height: int  # rows of the matrix
     folds: tuple[MomentsSummary, ...]
     groups: tuple[MomentsSummary, ...]
 
     @classmethod
     def of(cls, moments: Moments) -> MomentsSummary:
         """Describe moments and the parts kept apart."""
-        known: dict[str, Any] = {name: getattr(moments, name) for name in NUMBERS}
-        known |= {kind: tuple(cls.of(part) for part in getattr(moments, kind)) for kind in ("folds", "groups")}
-        return cls(n=moments.n, **known)
+        numbers = {name: getattr(moments, name) for name in (*moments.NUMBERS, "differences")}
+        parts = {kind: tuple(cls.of(part) for part in getattr(moments, kind)) for kind in ("folds", "groups")}
+        return cls(moments.KIND, numbers, moments.n, len(moments.product), **parts)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of an array."""
+        return shape_of(name, self.height, self.n)
 
     def build(self, arrays: dict[tuple[PartPath, str], Array], path: PartPath = ()) -> Moments:
         """Make moments of arrays that were sent; parts of which none were sent are left out."""
@@ -64,8 +64,8 @@ class MomentsSummary:
             )
             for kind in ("folds", "groups")
         }
-        known: dict[str, Any] = {name: getattr(self, name) for name in NUMBERS}
-        return Moments(**known | {name: arrays[path, name] for name in ARRAYS} | parts)
+        kind = KINDS[self.kind]
+        return kind(**self.numbers | {name: arrays[path, name] for name in kind.ARRAYS} | parts)
 
 
 def describe(result: tuple[Moments, Any]) -> tuple[MomentsSummary, Any]:
@@ -113,12 +113,12 @@ class HeldOnCluster:
         """What the archive has, for when the cluster is gone."""
         return None if self.archive is None else _read(*self.archive)[0]
 
-    def fetch(self, path: PartPath, name: str, n: int) -> Array:
+    def fetch(self, path: PartPath, name: str, shape: tuple[int, ...]) -> Array:
         """Bring an array of the moments, or of a part of them, to this process."""
         if self.is_archive and self.archived is not None:
             return getattr(part_of(self.archived, path), name)
         try:
-            arrays = [self._block(path, name, start, stop) for start, stop in blocks(name, n)]
+            arrays = [self._block(path, name, start, stop) for start, stop in blocks(shape)]
         except ConnectionError:
             if self.archived is None:
                 raise
@@ -156,11 +156,12 @@ def _lost() -> ConnectionError:
     )
 
 
-def blocks(name: str, n: int) -> Iterator[tuple[int, int]]:
+def blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     """Yield the row ranges in which an array is sent."""
-    step = n if name != "product" else max(1, BLOCK_BYTES // (8 * n))
-    for start in range(0, n, step):
-        yield start, min(start + step, n)
+    count = shape[0]
+    step = count if len(shape) == 1 else max(1, BLOCK_BYTES // (8 * shape[1]))
+    for start in range(0, count, step):
+        yield start, min(start + step, count)
 
 
 def rows_of(key: str, path: PartPath, name: str, start: int, stop: int, dask_worker: Worker) -> Array | None:
@@ -184,12 +185,12 @@ class RemoteMoments(Moments):
     """
 
     def __init__(self, held: HeldOnCluster, head: MomentsSummary, path: PartPath = ()) -> None:
-        self.__dict__.update({name: getattr(head, name) for name in NUMBERS}, held=held, head=head, path=path)
+        self.__dict__.update(head.numbers, held=held, head=head, path=path)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """What it stands for, as proxies say it: with other values, by `dataclasses.replace`, it is plain moments."""
-        return Moments
+        return KINDS[self.head.kind]
 
     held: HeldOnCluster
     head: MomentsSummary
@@ -197,9 +198,10 @@ class RemoteMoments(Moments):
 
     def fetch(self) -> Moments:
         """Return plain moments with all parts, in the memory of this process."""
-        values = {field.name: getattr(self, field.name) for field in fields(Moments)}
-        values |= {kind: tuple(part.fetch() for part in values[kind]) for kind in ("folds", "groups")}
-        return Moments(**values)
+        kind = KINDS[self.head.kind]
+        values = {field.name: getattr(self, field.name) for field in fields(kind)}
+        values |= {parts: tuple(part.fetch() for part in values[parts]) for parts in ("folds", "groups")}
+        return kind(**values)
 
     @property
     def n(self) -> int:
@@ -209,22 +211,25 @@ class RemoteMoments(Moments):
     @cached_property
     def shift(self) -> Array:
         """What was subtracted before adding up, (n,)."""
-        return self.held.fetch(self.path, "shift", self.n)
+        return self._fetched("shift")
 
     @cached_property
     def total(self) -> Array:
         """Sums about the shift, (n,)."""
-        return self.held.fetch(self.path, "total", self.n)
+        return self._fetched("total")
 
     @cached_property
     def product(self) -> Array:
-        """Product sums about the shift, (n, n)."""
-        return self.held.fetch(self.path, "product", self.n)
+        """The matrix of sums about the shift."""
+        return self._fetched("product")
 
     @cached_property
     def rounding(self) -> Array:
         """What of each sum of squares may be rounding, (n,)."""
-        return self.held.fetch(self.path, "rounding", self.n)
+        return self._fetched("rounding")
+
+    def _fetched(self, name: str) -> Array:
+        return self.held.fetch(self.path, name, self.head.shape(name))
 
     @property
     def folds(self) -> tuple[Moments, ...]:
@@ -239,7 +244,7 @@ class RemoteMoments(Moments):
     def _parts(self, kind: str) -> tuple[Moments, ...]:
         if kind not in self.__dict__.setdefault("parts", {}):
             heads = enumerate(getattr(self.head, kind))
-            parts = tuple(RemoteMoments(self.held, head, (*self.path, (kind, i))) for i, head in heads)
+            parts = tuple(handle(self.held, head, (*self.path, (kind, i))) for i, head in heads)
             self.__dict__["parts"][kind] = parts
         return self.__dict__["parts"][kind]
 
@@ -249,7 +254,28 @@ class RemoteMoments(Moments):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as plain moments: a copy may outlive the cluster."""
         whole = self.fetch()
-        return Moments, tuple(getattr(whole, field.name) for field in fields(Moments))
+        return _made, (type(whole), {field.name: getattr(whole, field.name) for field in fields(whole)})
+
+
+class RemoteBand(RemoteMoments, Band):
+    """A band that lies on a worker."""
+
+    @cached_property
+    def column_squares(self) -> Array:
+        """Sums of squares about the shift, (n,)."""
+        return self._fetched("column_squares")
+
+
+HANDLES: dict[str, type[RemoteMoments]] = {Moments.KIND: RemoteMoments, Band.KIND: RemoteBand}
+
+
+def handle(held: HeldOnCluster, head: MomentsSummary, path: PartPath = ()) -> RemoteMoments:
+    """Return a handle of moments of whatever kind."""
+    return HANDLES[head.kind](held, head, path)
+
+
+def _made(kind: type[Moments], values: dict[str, Any]) -> Moments:
+    return kind(**values)
 
 
 def left_on_cluster(
@@ -260,7 +286,7 @@ def left_on_cluster(
     (head, reads), (future,) = run_on_cluster(
         client, {**graph, head_key: (describe, key)}, head_key, report, reporter, keep=(key,)
     )
-    return RemoteMoments(HeldOnCluster(client, future), head), reads
+    return handle(HeldOnCluster(client, future), head), reads
 
 
 def archived(moments: RemoteMoments, folder: Folder, record: archives.Record) -> Moments:
@@ -286,7 +312,7 @@ def loaded(client: Client, folder: Folder) -> Moments:
     future = client.submit(_read, folder, record, key=f"rgcss-moments-{token}")
     head = client.submit(describe, future, key=f"rgcss-head-{token}")
     try:
-        return RemoteMoments(HeldOnCluster(client, future, (folder, record)), settled(client, head, future)[0])
+        return handle(HeldOnCluster(client, future, (folder, record)), settled(client, head, future)[0])
     except FileNotFoundError:
         return archives.read(folder)[0]
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rgcss_dask.core.moments import column_indices
-from rgcss_dask.core.names import matching
+from rgcss_dask.core.names import column_indices, matching
 from rgcss_dask.core.plan import READ_BYTES, thinned
 from rgcss_dask.core.rebuild import Rebuild
 from rgcss_dask.core.selection import Selection

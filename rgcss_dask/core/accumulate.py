@@ -208,7 +208,7 @@ class _Floats:
     def __init__(self, n: int, dtype: np.dtype[Any], precision: str, threads: int) -> None:
         check_real(dtype)
         self._rows = block_rows(n, dtype, precision)
-        single = _is_single(dtype, precision)
+        single = is_single(dtype, precision)
         work = np.float32 if single else np.float64
         self.way_out = "float32; use precision='double'" if single else "float64; divide the data by a constant first"
         self.resolution, self.rounding = resolution(dtype), ULPS * float(np.finfo(work).eps)
@@ -228,7 +228,7 @@ class _Floats:
             return
         X, total = self._shifted(piece, weights)
         if not np.all(np.isfinite(total)):
-            _raise_not_finite(piece)
+            raise_not_finite(piece)
         limit = DRIFT if self._shift.any() else UNSHIFTED
         if _has_drifted(X, total / weight, self._shift, limit, None if weights is None else weight):
             # In the buffer's own precision, so that what is subtracted is what is recorded.
@@ -323,13 +323,14 @@ def is_exact(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "biu" and dtype.itemsize == 1
 
 
-def _is_single(dtype: np.dtype[Any], precision: str) -> bool:
+def is_single(dtype: np.dtype[Any], precision: str) -> bool:
+    """Tell whether rows are multiplied in single precision because the caller asked for that."""
     return precision == "single" and dtype.kind == "f" and dtype.itemsize <= 4
 
 
 def block_rows(n: int, dtype: np.dtype[Any], precision: str = "double") -> int:
     """Rows multiplied at once: many enough to hide the addition of an n x n matrix, and no more."""
-    short = is_exact(dtype) or _is_single(dtype, precision)
+    short = is_exact(dtype) or is_single(dtype, precision)
     return EXACT_ROWS if short else int(np.clip(2**21 // n, 1024, 2**15))
 
 
@@ -340,7 +341,7 @@ def stacked(n: int, dtype: np.dtype[Any]) -> int:
 
 def buffer_bytes(n: int, dtype: np.dtype[Any], precision: str, *, threads: int, shared: bool) -> int:
     """Bytes of the buffers of an accumulator; ``shared`` if several get the same products."""
-    short = is_exact(dtype) or _is_single(dtype, precision)
+    short = is_exact(dtype) or is_single(dtype, precision)
     tiles = stacked(n, dtype) or (threads if short or shared else 0)
     return (4 if short else 8) * (tiles * min(n, triangle.TILE) ** 2 + n * block_rows(n, dtype, precision))
 
@@ -369,7 +370,8 @@ def checked_weights(weights: ArrayLike, rows: int) -> NDArray[Any]:
     return w
 
 
-def _raise_not_finite(piece: NDArray[Any]) -> None:
+def raise_not_finite(piece: NDArray[Any]) -> None:
+    """Say where a value is not finite, given rows in which a sum is not."""
     bad = np.argwhere(~np.isfinite(piece))
     if len(bad) == 0:
         raise OverflowError("the sum of a column exceeds the range of float64; divide the data by a constant first.")

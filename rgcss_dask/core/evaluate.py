@@ -128,12 +128,17 @@ def prefix_column_losses(G: ArrayLike, columns: ArrayLike, lam: ArrayLike, B: Ar
     """
     G, S = _gram(G), np.asarray(columns, dtype=np.intp)
     B = G if B is None else _gram(B)
-    steps = np.zeros((len(S), len(G)))
+    return prefix_column_losses_from_rows(G[S], S, lam, np.diagonal(B), B[S])
+
+
+def prefix_column_losses_from_rows(GS: Array, S: Index, lam: ArrayLike, diagonal: Array, BS: Array) -> Array:
+    """Return the same from the picked rows of both Grams and the diagonal of B alone, (k, n)."""
+    steps = np.zeros(GS.shape)
     with single_threaded_blas():
-        L, kept = triangle(G[np.ix_(S, S)], lam)
+        L, kept = triangle(GS[:, S], lam)
         if len(kept):
-            steps[kept] = _changes(L, G[S[kept]], B[S[kept]], S[kept])
-    return np.maximum(np.diagonal(B) + np.cumsum(steps, axis=0), 0.0)
+            steps[kept] = _changes(L, GS[kept], BS[kept], S[kept])
+    return np.maximum(diagonal + np.cumsum(steps, axis=0), 0.0)
 
 
 def _changes(L: Array, GS: Array, BS: Array, S: Index) -> Array:

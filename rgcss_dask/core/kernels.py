@@ -68,6 +68,32 @@ def add_sparse_products(
 
 
 @compiled
+def add_rows_of_sparse_products(
+    indptr: NDArray[Any], indices: NDArray[Any], data: Array, weights: Array, place: NDArray[np.int64], product: Array
+) -> None:
+    """Add w x_i x' to row ``place[i]`` for each value x_i of a row x of a CSR block, where that is 0 or more."""
+    for r in range(len(indptr) - 1):
+        for a in range(indptr[r], indptr[r + 1]):
+            to = place[indices[a]]
+            if to >= 0:
+                v = weights[r] * data[a]
+                row = product[to]
+                for b in range(indptr[r], indptr[r + 1]):
+                    row[indices[b]] += v * data[b]
+
+
+@compiled
+def weighted_column_sums(rows: NDArray[Any], weights: Array, total: Array, squares: Array) -> None:
+    """Add the weighted sums of the columns, and of their squares, in float64."""
+    for i in range(rows.shape[0]):
+        row, w = rows[i], weights[i]
+        for j in range(row.size):
+            value = np.float64(row[j])
+            total[j] += w * value
+            squares[j] += w * value * value
+
+
+@compiled
 def convert(integers: NDArray[Any], offset: float, out: NDArray[np.float32], total: NDArray[np.float32]) -> None:
     """Put the integers less ``offset`` into ``out``, and add the sums of the columns to ``total``."""
     shift = np.float32(offset)

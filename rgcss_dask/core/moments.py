@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels
-from rgcss_dask.core.accumulate import EXACT_WEIGHT, Accumulator, checked_weights, common_shift, is_whole
+from rgcss_dask.core.accumulate import EXACT_WEIGHT, Accumulator, checked_weights, common_shift
 from rgcss_dask.core.missing import plain
+from rgcss_dask.core.names import column_indices
 from rgcss_dask.core.noise import Differences, merged_differences
 from rgcss_dask.core.precision import EPS, ROUNDING, faint
 from rgcss_dask.core.triangle import Array, add_outer
@@ -24,8 +24,6 @@ LOST = 0.01
 NO_WEIGHT = 1e-12
 # What float64 rounds off a mean counts from this share of the spread on: losses are promised to 1e-9.
 _COUNTS = 1e-9
-# The arrays of moments; archives and handles pass them on by name.
-ARRAYS = ("shift", "total", "product", "rounding")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +62,11 @@ class Moments:
     folds: tuple[Moments, ...] = ()  #: the same rows apart, for cross-validation
     groups: tuple[Moments, ...] = ()  #: the same rows apart in row order, for the bootstrap
     differences: Differences | None = None  #: of neighbouring rows, which tell their noise; if it was asked for
+
+    # How archives, checkpoints and handles pass them on: what kind they are, and the names of arrays and numbers.
+    KIND: ClassVar[str] = "moments"
+    ARRAYS: ClassVar[tuple[str, ...]] = ("shift", "total", "product", "rounding")
+    NUMBERS: ClassVar[tuple[str, ...]] = ("rows", "weight", "exact", "dropped", "names")
 
     def __post_init__(self) -> None:
         if self.names is not None and len(self.names) != self.n:
@@ -108,7 +111,16 @@ class Moments:
         weight = "" if self.weight == self.rows else f" of weight {self.weight:,.6g}"
         kept = (counted(len(part), noun) for part, noun in ((self.folds, "fold"), (self.groups, "group")) if part)
         size = f"{counted(self.rows, 'row')}{weight} and {counted(self.n, 'column')}"
-        return ", ".join((f"Moments of {size}", *kept, *([listed(self.names)] if self.names else [])))
+        return ", ".join((f"{self._title} of {size}", *kept, *([listed(self.names)] if self.names else [])))
+
+    @property
+    def _title(self) -> str:
+        return "Moments"
+
+    @property
+    def squares(self) -> Array:
+        """Sum of squares of each column about the shift, (n,)."""
+        return np.einsum("ii->i", self.product)
 
     @property
     def mean(self) -> Array:
@@ -154,7 +166,7 @@ class Moments:
             The moments of all rows.
         """
         self._check_same_columns(other, "merge")
-        merged = _merge_numbers(self, other, overwrite=overwrite)
+        merged = self._merged(other, overwrite=overwrite)
         return replace(
             merged,
             names=self.names if self.names is not None else other.names,
@@ -191,10 +203,10 @@ class Moments:
             )
         if weight <= rounding:  # nothing is left, or rows that weigh nothing
             other = replace(other, weight=self.weight)
-        left = _merge_numbers(self, other, sign=-1.0)
+        left = self._merged(other, sign=-1.0)
         # What cancels may come out a little below zero; what is far below was never part of these rows.
-        diagonal = np.einsum("ii->i", left.product)
-        if np.any(diagonal < -(1e-9 * np.diagonal(self.product) + left.rounding)):
+        diagonal = left.squares
+        if np.any(diagonal < -(1e-9 * self.squares + left.rounding)):
             worst = int(np.argmin(diagonal))
             raise ValueError(
                 f"cannot subtract more than is there: column {worst} would be left with a negative sum of "
@@ -280,25 +292,31 @@ class Moments:
             The Gram.
         """
         mu, sigma = self.preparation(center, scale)
-        base = _near(self, mu) if self.exact else self
+        base = self._near(mu) if self.exact else self
         G: Array = np.array(base.product)
-        shift, total = base.shift, base.total
-        if not self.exact and self.weight > 0:
-            constant = self.spread == 0
-            G[constant, :] = 0.0
-            G[:, constant] = 0.0
-            shift, total = np.where(constant, self.mean, shift), np.where(constant, 0.0, total)
-        if takes_means(center):
-            add_outer(G, [(total, total / -base.weight)])
-        else:
-            d = mu - shift if rest is None else mu - shift + rest
-            add_outer(G, [(d, base.weight * d - total), (total, -d)])
+        constant, _, terms = base._moves(center, mu, rest)
+        G[constant, :] = 0.0
+        G[:, constant] = 0.0
+        add_outer(G, terms)
         kernels.mirror(G)
         if np.any(sigma != 1.0):
             G /= sigma[:, None]
             G /= sigma
         self._refuse_lost(self.rounding / sigma**2 > EPS * np.diagonal(G).max())
         return G
+
+    def _moves(
+        self, center: bool | ArrayLike, mu: Array, rest: Array | None
+    ) -> tuple[NDArray[np.bool_], Array, list[tuple[Array, Array]]]:
+        """Return which columns are constant, how far ``mu`` is, and the outer products that put products about it."""
+        shift, total, constant = self.shift, self.total, np.zeros(self.n, dtype=bool)
+        if not self.exact and self.weight > 0:
+            constant = self.spread == 0
+            shift, total = np.where(constant, self.mean, shift), np.where(constant, 0.0, total)
+        if takes_means(center):
+            return constant, total / self.weight, [(total, total / -self.weight)]
+        d = mu - shift if rest is None else mu - shift + rest
+        return constant, d, [(d, self.weight * d - total), (total, -d)]
 
     @property
     def spread(self) -> Array:
@@ -307,14 +325,14 @@ class Moments:
         mean = self.mean
         d = np.rint(mean) - self.shift if self.exact else np.zeros(self.n)
         total = self.total - self.weight * d
-        squares = np.diagonal(self.product) + d * (self.weight * d - 2.0 * self.total)
+        squares = self.squares + d * (self.weight * d - 2.0 * self.total)
         left = squares - total**2 / self.weight
         doubt = 0.0 if self.exact else np.maximum(self.rounding, ROUNDING * squares)
         return np.sqrt(np.where(left > doubt, left, 0.0) / self.weight)
 
     def _refuse_lost(self, matters: NDArray[np.bool_] | bool) -> None:
         """Refuse columns whose values are so small that their squares were lost, where that matters."""
-        squares = np.diagonal(self.product) + self.weight * self.shift**2
+        squares = self.squares + self.weight * self.shift**2
         lost = (self.rounding > LOST * squares) & (self.rounding < faint(np.float64)) & matters
         if lost.any():
             which = ", ".join(str(i) for i in np.flatnonzero(lost)[:8]) + (", ..." if lost.sum() > 8 else "")
@@ -340,7 +358,24 @@ class Moments:
             raise ValueError(f"scale must be positive and finite; got {sigma[bad]:g} for column {bad}.")
         return sigma
 
+    def _merged(self, other: Moments, sign: float = 1.0, *, overwrite: bool = False) -> Moments:
+        """Add (or with ``sign=-1`` subtract) the rows of ``other``, names and parts aside."""
+        return _merge_numbers(self, other, sign, overwrite)
+
+    def _near(self, point: Array) -> Moments:
+        """Move exact moments to the integers nearest to ``point``; every number stays an exact integer."""
+        shift = np.rint(point)
+        d = shift - self.shift
+        if not d.any():
+            return self
+        product = np.array(self.product)
+        add_outer(product, [(d, self.weight * d - self.total), (self.total, -d)])
+        kernels.mirror(product)
+        return replace(self, shift=shift, total=self.total - self.weight * d, product=product)
+
     def _check_same_columns(self, other: Moments, verb: str) -> None:
+        if self.KIND != other.KIND:
+            raise ValueError(f"cannot {verb} {other.KIND} and {self.KIND}: make both in the same way.")
         if self.n != other.n:
             raise ValueError(f"cannot {verb} moments of different columns: {self.n} and {other.n} of them.")
         if self.names is not None and other.names is not None and self.names != other.names:
@@ -349,52 +384,6 @@ class Moments:
                 f"cannot {verb} moments of different columns: column {j} is {self.names[j]!r} here and "
                 f"{other.names[j]!r} there. Reorder with take()."
             )
-
-
-def column_indices(
-    columns: Sequence[int] | Sequence[str] | NDArray[Any], n: int, names: tuple[str, ...] | None
-) -> NDArray[np.intp]:
-    """Turn column indices or names into indices, each valid and named once."""
-    if isinstance(columns, str) or not isinstance(columns, Iterable):
-        raise ValueError(f"columns must be a list of indices or names; got {columns!r}. Put a single one in brackets.")
-    places: dict[str, list[int]] = {}
-    for i, name in enumerate(names or ()):
-        places.setdefault(name, []).append(i)
-    index = [_column_index(column, places) for column in columns]
-    for i in index:
-        if not 0 <= i < n:
-            raise ValueError(f"a column index must be between 0 and {n - 1}; got {i}.")
-    if len(set(index)) < len(index):
-        twice = next(i for i in index if index.count(i) > 1)
-        raise ValueError(f"a column must be given once; got {twice} {index.count(twice)} times.")
-    return np.array(index, dtype=np.intp)
-
-
-def _column_index(column: Any, places: dict[str, list[int]]) -> int:
-    if is_whole(column):
-        return int(column)
-    if not isinstance(column, str):
-        raise ValueError(
-            f"a column must be given by its index, a whole number, or by its name; got {column!r}. "
-            "Of a boolean mask give the places: np.flatnonzero(mask)."
-        )
-    found = places.get(column, [])
-    if len(found) == 0:
-        raise ValueError(f"column {column!r} is not there: {_like(column, places)}.")
-    if len(found) > 1:
-        raise ValueError(
-            f"a name must stand for one column; {len(found)} are called {column!r}. Give the index instead."
-        )
-    return found[0]
-
-
-def _like(column: str, places: dict[str, list[int]]) -> str:
-    """Say that no column has a name, and which names are like it."""
-    if not places:
-        return "these columns have no names"
-    folded = {name.casefold(): name for name in places}
-    near = [repr(folded[name]) for name in difflib.get_close_matches(column.casefold(), folded)]
-    return "no column has that name" + (f"; there is {', '.join(near)}" if near else "")
 
 
 def takes_means(center: bool | ArrayLike) -> bool:
@@ -435,13 +424,13 @@ def _merge_numbers(a: Moments, b: Moments, sign: float = 1.0, overwrite: bool = 
         return replace(keep, rows=rows, dropped=dropped, names=None, folds=(), groups=())
     combine = np.add if sign > 0 else np.subtract
     if a.exact and b.exact:
-        b = _near(b, a.shift)
+        b = b._near(a.shift)
         product = combine(a.product, b.product, out=_room(a, overwrite))
         exact = weight <= EXACT_WEIGHT
         return Moments(rows, weight, a.shift, combine(a.total, b.total), product, a.rounding, exact, dropped)
-    a, b = (_near(side, side.mean) if side.exact else side for side in (a, b))
+    a, b = (side._near(side.mean) if side.exact else side for side in (a, b))
     terms, (weight, shift, total) = common_shift((a.weight, a.shift, a.total), (b.weight, b.shift, b.total), sign)
-    before = np.diagonal(a.product) + np.diagonal(b.product) + sum(np.abs(u * v) for u, v in terms)
+    before = a.squares + b.squares + sum(np.abs(u * v) for u, v in terms)
     product = combine(a.product, b.product, out=_room(a, overwrite))
     add_outer(product, terms)
     kernels.mirror(product)
@@ -456,13 +445,6 @@ def _room(a: Moments, overwrite: bool) -> Array:
     return a.product if overwrite and a.product.flags.writeable else np.empty_like(a.product)
 
 
-def _near(exact: Moments, point: Array) -> Moments:
-    """Move exact moments to the integers nearest to ``point``; every number stays an exact integer."""
-    shift = np.rint(point)
-    d = shift - exact.shift
-    if not d.any():
-        return exact
-    product = np.array(exact.product)
-    add_outer(product, [(d, exact.weight * d - exact.total), (exact.total, -d)])
-    kernels.mirror(product)
-    return replace(exact, shift=shift, total=exact.total - exact.weight * d, product=product)
+def shape_of(name: str, height: int, n: int) -> tuple[int, ...]:
+    """Return the shape of an array of moments with n columns, whose matrix has ``height`` rows."""
+    return {"product": (height, n), "ones": (height,)}.get(name, (n,))

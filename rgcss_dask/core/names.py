@@ -1,13 +1,17 @@
-"""Columns by their names: the same ones in another order, and those that people write."""
+"""Columns by index or name: the same ones in another order, and those that people write."""
 
 from __future__ import annotations
 
 import csv
+import difflib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rgcss_dask.core.accumulate import is_whole
 
 Names = Sequence[str] | None
 LISTED = 3  # names in a message
@@ -61,3 +65,49 @@ def _fields(text: str) -> list[str]:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return ", ".join(repr(name) for name in names[:LISTED]) + more
+
+
+def column_indices(
+    columns: Sequence[int] | Sequence[str] | NDArray[Any], n: int, names: tuple[str, ...] | None
+) -> NDArray[np.intp]:
+    """Turn column indices or names into indices, each valid and named once."""
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        raise ValueError(f"columns must be a list of indices or names; got {columns!r}. Put a single one in brackets.")
+    places: dict[str, list[int]] = {}
+    for i, name in enumerate(names or ()):
+        places.setdefault(name, []).append(i)
+    index = [_column_index(column, places) for column in columns]
+    for i in index:
+        if not 0 <= i < n:
+            raise ValueError(f"a column index must be between 0 and {n - 1}; got {i}.")
+    if len(set(index)) < len(index):
+        twice = next(i for i in index if index.count(i) > 1)
+        raise ValueError(f"a column must be given once; got {twice} {index.count(twice)} times.")
+    return np.array(index, dtype=np.intp)
+
+
+def _column_index(column: Any, places: dict[str, list[int]]) -> int:
+    if is_whole(column):
+        return int(column)
+    if not isinstance(column, str):
+        raise ValueError(
+            f"a column must be given by its index, a whole number, or by its name; got {column!r}. "
+            "Of a boolean mask give the places: np.flatnonzero(mask)."
+        )
+    found = places.get(column, [])
+    if len(found) == 0:
+        raise ValueError(f"column {column!r} is not there: {_like(column, places)}.")
+    if len(found) > 1:
+        raise ValueError(
+            f"a name must stand for one column; {len(found)} are called {column!r}. Give the index instead."
+        )
+    return found[0]
+
+
+def _like(column: str, places: dict[str, list[int]]) -> str:
+    """Say that no column has a name, and which names are like it."""
+    if not places:
+        return "these columns have no names"
+    folded = {name.casefold(): name for name in places}
+    near = [repr(folded[name]) for name in difflib.get_close_matches(column.casefold(), folded)]
+    return "no column has that name" + (f"; there is {', '.join(near)}" if near else "")

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import Accumulator, NotFiniteError
+from rgcss_dask.core.band import BandSums
 from rgcss_dask.core.gaps import Gaps
+from rgcss_dask.core.hashing import fold_of, hashed
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.noise import Differences
 from rgcss_dask.core.plan import Options
@@ -120,8 +122,9 @@ class Collector:
         """Hand over the sums of the rows from start to stop."""
         sums: dict[Key, PartSums] = {}
         for key, value in self._sums.items():
-            if isinstance(value, Accumulator):
-                value = replace(Moments(*value.numbers()), dropped=self._dropped.get(key, 0))
+            if not isinstance(value, Gaps | Differences):
+                made = Moments(*value.numbers()) if isinstance(value, Accumulator) else value.finished()
+                value = replace(made, dropped=self._dropped.get(key, 0))
             sums[key] = value
         return PartialSums(sums, (Read(start, stop, self._crc, self._weights_crc),))
 
@@ -167,7 +170,7 @@ class Collector:
             return
         if self.dtype.kind == "f" and self.options.nan == "drop":
             block, weights = self._without_gaps(np.asarray(block), weights, keys)
-        first, *others = [self._accumulator(key, block.shape[1]) for key in keys]
+        first, *others = [self._in_the_making(key, block.shape[1]) for key in keys]
         first.add(block, weights, also=others)
 
     def _without_gaps(
@@ -185,31 +188,20 @@ class Collector:
         good[bad] = False
         return block[good], None if weights is None else weights[good]
 
-    def _accumulator(self, key: Key, n: int) -> Accumulator:
+    def _in_the_making(self, key: Key, n: int) -> Any:
         if key not in self._sums:
-            beside = next((sums for sums in self._sums.values() if isinstance(sums, Accumulator)), None)
-            self._sums[key] = Accumulator(
-                n, self.dtype, precision=self.options.precision, threads=self.threads, beside=beside
-            )
-        found: Accumulator = self._sums[key]
-        return found
+            self._sums[key] = self._begun(n)
+        return self._sums[key]
+
+    def _begun(self, n: int) -> Any:
+        """Return sums of no rows yet, of the kind that is asked for."""
+        options = self.options
+        if options.candidates is not None:
+            return BandSums(n, self.dtype, np.array(options.candidates, dtype=np.intp), options.precision)
+        beside = next((sums for sums in self._sums.values() if isinstance(sums, Accumulator)), None)
+        return Accumulator(n, self.dtype, precision=options.precision, threads=self.threads, beside=beside)
 
 
 def weights_checksum(weights: NDArray[Any], crc: int = 0) -> int:
     """Go on with a checksum over weights: the same for the same numbers, whatever their dtype."""
     return zlib.crc32(np.ascontiguousarray(weights, dtype=np.float64).data, crc)
-
-
-def fold_of(rows: NDArray[np.uint64], folds: int, seed: int) -> NDArray[np.int64]:
-    """Assign rows to folds by their number alone, whatever the chunks."""
-    return (hashed(rows, seed, stream=0) % np.uint64(folds)).astype(np.int64)
-
-
-def hashed(rows: NDArray[np.uint64], seed: int, *, stream: int) -> NDArray[np.uint64]:
-    """Scramble row numbers: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
-    start = (seed * 0x9E3779B97F4A7C15 + stream * 0xD1B54A32D192ED03) % 2**64
-    with np.errstate(over="ignore"):
-        z = (rows + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(start)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))

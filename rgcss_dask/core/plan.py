@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.accumulate import buffer_bytes, is_whole
+from rgcss_dask.core.accumulate import block_rows, buffer_bytes, is_whole
 
 Cuts = NDArray[np.int64]
 
@@ -61,11 +61,16 @@ class Options:
     checksum: bool = False  # of what is read, kept to recognise it later
     noise: bool = False  # look at differences of neighbouring rows
     group_rows: int | None = None  # that the groups divide, from row 0; later rows make further groups of that size
+    candidates: tuple[int, ...] | None = None  # columns whose products with all are added up; None: all columns
 
     @property
     def matrices(self) -> int:
-        """Matrices of n x n per part: imputation needs the products of the gaps too."""
+        """Matrices per part: imputation needs the products of the gaps too."""
         return 3 if self.nan == "mean" else 1
+
+    def matrix_bytes(self, n: int) -> int:
+        """Bytes of one matrix of sums over n columns."""
+        return 8 * n * (n if self.candidates is None else len(self.candidates) + 1)
 
     def groups_among(self, rows: int) -> int:
         """Count the groups that so many rows of a pass may belong to, at most."""
@@ -145,7 +150,7 @@ def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int
     """
     _check_matrix_fits(geometry, options, budget)
     edges = span_edges(geometry)
-    chain = 8 * geometry.columns**2 >= CHAIN_BYTES
+    chain = options.matrix_bytes(geometry.columns) >= CHAIN_BYTES
     nodes = _with_saves(_stack(edges, chain=chain))
     parents: list[int | None] = [None] * len(nodes)
     for i, node in enumerate(nodes):
@@ -203,13 +208,16 @@ def memory_need(
 ) -> int:
     """Count the bytes a pass may hold at once."""
     n = geometry.columns
-    matrix = 8 * n * n * options.matrices
+    matrix = options.matrix_bytes(n) * options.matrices
     kept_apart = max(1, options.folds)
     groups = options.groups_among(geometry.rows)
     touched = 0 if groups == 0 else min(groups, -(-groups // spans) + 1)
     accumulators = (kept_apart + touched) * matrix
     shared = options.folds > 0 and options.groups > 0
     work = buffer_bytes(n, geometry.dtype, options.precision, threads=tile_threads, shared=shared)
+    if options.candidates is not None:  # rows in double precision and weighted candidates, a product, and one moved
+        rows = min(read_rows, block_rows(n, geometry.dtype, options.precision))
+        work = 8 * rows * (n + len(options.candidates)) + 3 * matrix
     gaps = 0 if options.matrices == 1 else 2 * matrix + 2 * 8 * read_rows * n
     gathered = 2 if options.folds or options.groups or options.fraction is not None else 1
     reading = (READ_COPIES + gathered) * read_rows * geometry.row_bytes
@@ -311,7 +319,13 @@ def _with_saves(nodes: list[Node]) -> list[Node]:
 
 
 def _check_matrix_fits(geometry: Geometry, options: Options, budget: int) -> None:
-    matrix = 8 * geometry.columns**2
+    matrix = options.matrix_bytes(geometry.columns)
+    if options.candidates is not None and matrix > budget:
+        raise MemoryError(
+            f"the products of {len(options.candidates):,} candidates with {geometry.columns:,} columns must fit in "
+            f"memory; they need {size(matrix)} and there are {size(budget)}. Give fewer candidates or more memory "
+            "(memory=...)."
+        )
     if matrix > budget:
         raise MemoryError(
             f"an n x n matrix must fit in memory; {geometry.columns:,} columns need {size(matrix)} and "
@@ -350,6 +364,11 @@ def check_counts(rows: int, options: Options) -> None:
             raise ValueError(f"{what} must be a whole number; got {count!r}.")
         if count != 0 and not 2 <= count <= rows:
             raise ValueError(f"{what} must be between 2 and the number of rows, {rows:,}; got {count}.")
+    if options.candidates is not None and options.nan == "mean":
+        raise ValueError(
+            "gaps cannot be filled with means (nan='mean') while only the products of candidates are added up. Leave "
+            "candidates out, drop rows with gaps (nan='drop'), or fill them before."
+        )
     if options.fraction is not None and not 0 < options.fraction <= 1:
         raise ValueError(f"rows as a fraction must be above 0 and at most 1; got {options.fraction}.")
     for what, value, known in _CHOICES:

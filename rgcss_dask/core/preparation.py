@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.noise import with_signals
+from rgcss_dask.core.solver.bases import base_of
+from rgcss_dask.core.solver.gram import Base, Gram
 
 Array = NDArray[np.float64]
 Center = bool | ArrayLike
@@ -36,10 +38,12 @@ class Preparation:
     mu_rest: Array | None  # (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
     noise: Array | None = None  # (n,) variance of the noise in each column, before it is divided
 
-    def gram(self, moments: Moments) -> Array:
+    def base(self, moments: Moments) -> Base:
         """Return the Gram of moments, these or others, that are prepared so; where there is noise, with the signals."""
+        if self.noise is None:
+            return base_of(moments, self.mu, self.sigma, rest=self.mu_rest)
         G = moments.gram(self.mu, self.sigma, rest=self.mu_rest)
-        return G if self.noise is None else with_signals(G, moments.weight * self.noise / self.sigma**2)
+        return Gram(with_signals(G, moments.weight * self.noise / self.sigma**2))
 
     @property
     def known(self) -> dict[str, Any]:

@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from rgcss_dask.core.accumulate import is_whole
 from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.evaluate import checked_lambda
-from rgcss_dask.core.moments import Moments, column_indices, takes_means
+from rgcss_dask.core.moments import Moments, takes_means
+from rgcss_dask.core.names import column_indices
 from rgcss_dask.core.noise import checked_noise
 from rgcss_dask.core.objective import ALL, Bounds, Objective, objective_named
 from rgcss_dask.core.preparation import Center, Preparation, Prepares, Scale
+from rgcss_dask.core.solver.bases import base_of
+from rgcss_dask.core.solver.gram import Base
 from rgcss_dask.core.spectrum import Spectrum
 from rgcss_dask.core.stop import Stop
 
@@ -81,7 +84,8 @@ class Problem:
         if asked.aims.noise is not None:
             asked = replace(asked, objective=ALL.name, aims=replace(asked.aims, noise=_noise(asked.aims, moments)))
         if len(asked.aims.targets):
-            asked = replace(asked, aims=asked.aims.weighted(np.diagonal(moments.gram(self.center, self.scale))))
+            base = base_of(moments, self.center, self.scale)
+            asked = replace(asked, aims=asked.aims.weighted(base.diagonal * base.unit))
         return replace(asked, is_settled=True)
 
     def settled_on(self, diagonal: Array) -> Problem:
@@ -105,11 +109,11 @@ class Problem:
         rest = source.mean_rest if takes_means(self.center) else None
         return Preparation(mu, sigma, rest, self.aims.noise)
 
-    def gram(self, moments: Moments) -> Array:
+    def base(self, moments: Moments) -> Base:
         """Return the Gram of these moments, prepared."""
         if self.aims.noise is not None:
-            return self.preparation(moments).gram(moments)
-        return moments.gram(self.center, self.scale)
+            return self.preparation(moments).base(moments)
+        return base_of(moments, self.center, self.scale)
 
     def may_be_picked(self, n: int) -> NDArray[np.bool_]:
         """Return which of n columns, named by their indices, are neither excluded nor targets nor no candidates."""
@@ -117,13 +121,17 @@ class Problem:
         mask[np.asarray(self.exclude, dtype=np.intp)] = False
         return mask
 
-    def rules(self, k: int, n: int, names: tuple[str, ...] | None = None) -> Rules:
-        """Check what is asked for against n columns of these names."""
+    def rules(
+        self, k: int, n: int, names: tuple[str, ...] | None = None, *, among: NDArray[np.intp] | None = None
+    ) -> Rules:
+        """Check what is asked for against n columns of these names, of which perhaps only some can be picked."""
         include, exclude = (column_indices(given, n, names) for given in (self.include, self.exclude))
         both = np.intersect1d(include, exclude)
         if len(both):
             raise ValueError(f"a column cannot be both included and excluded; got {both[0]} in both.")
         candidates = replace(self, exclude=exclude).may_be_picked(n)
+        if among is not None:
+            candidates &= np.isin(np.arange(n), among)
         free = int(candidates.sum())
         if not is_whole(k) or not 1 <= k <= free:
             raise ValueError(f"k must be a whole number from 1 to {free}, the columns that may be picked; got {k!r}.")

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rgcss_dask.core import evaluate
 from rgcss_dask.core.accumulate import NotFiniteError
 from rgcss_dask.core.missing import MASKED, plain
 from rgcss_dask.core.objective import Objective
 from rgcss_dask.core.precision import difference
 from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.solver.gram import Base
 
 Array = NDArray[np.float64]
 
@@ -66,6 +68,13 @@ class Rebuild:
         w = np.ones(len(X)) if weights is None else weights
         left, whole = self.counting.counts(self.n, self.columns), self.counting.counts(self.n)
         return float(w @ (E * E @ left)), float(w @ (X * X @ whole))
+
+    def losses_in(self, base: Base) -> tuple[float, float]:
+        """Return the same from a Gram that was prepared as these weights were learnt."""
+        norms = base.diagonal * base.unit
+        losses = evaluate.column_losses_from_rows(norms, base.rows(self.columns), self.weights, self.columns)
+        whole = self.counting.counts(self.n)
+        return float(losses @ self.counting.counts(self.n, self.columns)), float(norms @ whole)
 
     def _prepared(self, rows: NDArray[Any], columns: NDArray[np.intp]) -> Array:
         """Centre and scale rows of these columns; no digit of 64-bit integers is lost before the difference."""

@@ -13,13 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.answer import AboutSelection
 from rgcss_dask.core.exact import SECONDS, Certificate, certificate, search_all
-from rgcss_dask.core.moments import Moments, column_indices
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.names import column_indices
 from rgcss_dask.core.objective import Objective
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.search import BETTER, Local, Optimum, Told, Tries, widely
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver import kernels
-from rgcss_dask.core.solver.gram import Gram, checked_gram
+from rgcss_dask.core.solver.gram import Base, Gram
 from rgcss_dask.core.solver.greedy import solve
 from rgcss_dask.core.solver.pool import Pool
 from rgcss_dask.core.words import counted
@@ -128,16 +129,18 @@ class _Ground:
     """What picks are exchanged on: the Gram, what counts, and which swaps are allowed."""
 
     def __init__(self, selection: Selection, source: Moments | ArrayLike, problem: Problem, sweeps: int) -> None:
-        self.G = checked_gram(selection.prepare(source))
-        self.base = Gram(self.G)
+        self.base = selection.base(source)
+        self._norms = self.base.diagonal * self.base.unit
         self._selection, self._sweeps = selection, sweeps
         self._names = selection.all_names or getattr(source, "names", None)  # the Gram has the order of the selection
         given = (problem.include, problem.exclude)
         self._stay, self._never = (column_indices(one, selection.n, self._names) for one in given)
         self._aims = selection.aims.extended(selection.n)
-        self._lams = self._aims.lams(selection.lam, len(self.G))
-        self._candidates = self._aims.may_be_picked(len(self.G))
+        self._lams = self._aims.lams(selection.lam, self.base.n)
+        self._candidates = self._aims.may_be_picked(self.base.n)
         self._candidates[self._never] = False
+        if self.base.candidates is not None:
+            self._candidates &= np.isin(np.arange(self.base.n), self.base.candidates)
         self._problem = replace(problem, include=self._stay, exclude=self._never, aims=selection.aims, is_settled=True)
         absent = np.setdiff1d(self._stay, selection.columns)
         if len(absent):
@@ -148,10 +151,12 @@ class _Ground:
 
         That is the rounding of the columns that were not picked. Others are known.
         """
-        W = evaluate.weights(self.G, columns, self._lams[columns])
-        roots = np.sqrt(np.maximum(np.diagonal(self.G), 0.0))
+        GS = self.base.rows(columns)
+        W = evaluate.weights_from_rows(GS, columns, self._lams[columns])
+        losses = evaluate.column_losses_from_rows(self._norms, GS, W, columns)
+        roots = np.sqrt(np.maximum(self._norms, 0.0))
         rounding = np.delete(evaluate.rounding_left(roots, W, roots[columns]), columns).sum()
-        return float(evaluate.loss_on(self.G, W, columns, self._selection.counting)), float(rounding)
+        return float(losses @ self._selection.counting.counts(self.base.n, columns)), float(rounding)
 
     def allowed(self, columns: Index) -> NDArray[np.bool_]:
         """Say which column may take the place of which pick, (k, n); a picked one takes no other place."""
@@ -191,6 +196,8 @@ class _Ground:
                 f"an exact search knows no {self._aims.constraints}; leave one of them out, or use effort=20."
             )
         limits: dict[str, Any] = {"include": self._stay, "candidates": self._candidates, "seconds": seconds}
+        if not isinstance(self.base, Gram):
+            raise ValueError("an exact search needs the products of all columns; scan without candidates= or sketch=.")
         asked = (self.base, best.columns, self._lams, self._selection.counting, best.loss)
         found = search_all(*asked, **limits, pool=pool, told=told)
         columns, lower, nodes = found
@@ -203,16 +210,17 @@ class _Ground:
         """Return picks that have no order of their own in the order the greedy selection takes them."""
         aims = replace(self._aims, candidates=columns, costs=None, budget=None, limits=(), distance=None, places=None)
         rules = Problem(self._selection.objective, self._selection.lam, self._stay, aims=aims, is_settled=True)
-        first = solve(self.G, len(columns), rules, quiet=True)[0].columns
+        first = solve(self.base, len(columns), rules, quiet=True)[0].columns
         return np.concatenate([first, columns[~np.isin(columns, first)]])
 
     def selection(self, columns: Index) -> Selection:
         """Return the selection with other columns in the same places, and the losses of their prefixes."""
-        selection, names = self._selection, self._names
+        selection, names, GS = self._selection, self._names, self.base.rows(columns)
+        losses = evaluate.prefix_column_losses_from_rows(GS, columns, self._lams[columns], self._norms, GS)
         return replace(
             selection,
             columns=columns,
-            loss=evaluate.prefix_losses(self.G, columns, self._lams[columns], objective=selection.counting),
+            loss=evaluate.sum_prefixes(losses, columns, selection.counting),
             names=None if names is None else tuple(names[j] for j in columns),
             problem=self._problem,
             rounding=None,  # that of the picks which were made one by one
@@ -230,7 +238,7 @@ def _best_first(table: Array) -> Iterator[tuple[int, int]]:
             yield int(place), int(best[place])
 
 
-def swap_losses(base: Gram, columns: Index, lam: ArrayLike, objective: Objective, pool: Pool) -> Array:
+def swap_losses(base: Base, columns: Index, lam: ArrayLike, objective: Objective, pool: Pool) -> Array:
     """Return the loss after replacing each picked column by each other one, (k, n); infinite for picked ones.
 
     With a lambda for each column, Ki = (G_SS + lam)^-1, W = Ki G_S and V = Ki lam W, dropping column a adds w w'/q to H
@@ -271,7 +279,7 @@ def swap_losses(base: Gram, columns: Index, lam: ArrayLike, objective: Objective
     return table
 
 
-def _lambdas(base: Gram, k: int, lam: ArrayLike) -> Array:
+def _lambdas(base: Base, k: int, lam: ArrayLike) -> Array:
     """Return lambda for each column, just above its rounding where picks may depend on each other: scores propose."""
     largest = float(base.diagonal.max(initial=0.0))
     return np.maximum(

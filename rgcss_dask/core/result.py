@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.selection import Selection
-from rgcss_dask.core.solver.gram import Base, Factor, Gram
+from rgcss_dask.core.solver.gram import Base, Factor
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.core.words import counted, digits, percent
 
@@ -91,8 +91,15 @@ class Result:
         return str(int(column)) if self.names is None else self.names[int(column)]
 
     @property
+    def components(self) -> str:
+        """What the picks are compared with, in words."""
+        if self.selection.among is None:
+            return "principal components"
+        return "of the best combinations of the candidates"
+
+    @property
     def components_explained(self) -> Array:
-        """Share of the squared norm that 1, 2, ..., k principal components explain, (k,)."""
+        """Share of the squared norm that 1, 2, ..., k of `components` explain, (k,)."""
         total = float(self.spectrum.sum()) if len(self.spectrum) == self.n else self.selection.start
         return evaluate.explained_share(total - np.cumsum(self.spectrum)[: self.k], total)
 
@@ -102,6 +109,8 @@ class Result:
         if self.k == 0:
             return self.selection.sentence
         kept = percent(self.selection.explained[-1])
+        if self.selection.among is not None:  # the principal components of all columns are not known
+            return self.selection.sentence
         best = percent(self.components_explained[-1])
         return (
             f"{self.k:,} of {counted(self.n, 'column')} {'keeps' if self.k == 1 else 'keep'} {kept} of the "
@@ -125,7 +134,7 @@ def make_result(
     """
     source = picked.aligned(source) if isinstance(source, Moments) else source
     base = _base(source, picked)
-    k = None if paper_bound else picked.k
+    k = None if paper_bound and base.candidates is None else picked.k
     spectrum = base.spectrum(picked.counting.counts(base.n), k).of_rank(picked.n)
     GS = base.rows(picked.columns)
     diagonal = base.diagonal * base.unit
@@ -164,7 +173,7 @@ def _condition(GS: Array, picked: Selection) -> evaluate.Condition:
 def _base(source: Moments | Rows, picked: Selection) -> Base:
     """Return what the columns were picked from: the Gram, or the rows where they are fewer than the columns."""
     if isinstance(source, Moments):
-        return Gram(picked.prepare(source))
+        return picked.base(source)
     mu = np.zeros(source.n) if picked.mu is None else picked.mu
     sigma = np.ones(source.n) if picked.sigma is None else picked.sigma
     return Factor(source.factor(bool(mu.any()), mu, sigma))

@@ -19,7 +19,7 @@ from rgcss_dask.core.names import matching
 from rgcss_dask.core.objective import Objective, objective_named
 from rgcss_dask.core.preparation import Preparation
 from rgcss_dask.core.problem import Problem
-from rgcss_dask.core.solver.gram import checked_gram
+from rgcss_dask.core.solver.gram import Base, Gram, checked_gram
 from rgcss_dask.core.spectrum import Spectrum
 from rgcss_dask.core.words import counted, digits, percent
 
@@ -65,6 +65,7 @@ class Selection(Answer):
     all_names: tuple[str, ...] | None = None  #: (n,) names of the columns to choose from
     mu_rest: Array | None = None  #: (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
     problem: Problem | None = None  #: what may be picked of the prepared columns, by their indices
+    among: int | None = None  #: how many candidates the picks were chosen from; None: all columns
     spent: bool = False  #: True when it ended because the constraints allow no further column
     certificate: Certificate | None = None  #: what an exact search proved, where that was asked for
 
@@ -132,7 +133,7 @@ class Selection(Answer):
         array of shape (k, n)
             The weights; rows are in pick order.
         """
-        return evaluate.weights(self.prepare(source), self.columns, self.lams)[:, -self.n :]
+        return evaluate.weights_from_rows(self.base(source).rows(self.columns), self.columns, self.lams)[:, -self.n :]
 
     def tight_bound(self, spectrum: Spectrum) -> Array:
         """Return what no 1, 2, ..., k columns can fall below.
@@ -165,9 +166,9 @@ class Selection(Answer):
         Condition
             The condition number, or that it exceeds what a Gram can tell.
         """
-        return evaluate.condition(self.prepare(source), self.columns)
+        return evaluate.condition(self.base(source).rows(self.columns)[:, self.columns], np.arange(self.k))
 
-    def prepare(self, source: Moments | ArrayLike) -> Array:
+    def base(self, source: Moments | ArrayLike) -> Base:
         """Return the Gram of ``source`` with this selection's centring, scaling and order of columns.
 
         Parameters
@@ -177,14 +178,14 @@ class Selection(Answer):
 
         Returns
         -------
-        array of shape (n, n)
-            The prepared Gram.
+        Base
+            The prepared Gram, in the form in which the source knows it.
         """
         if isinstance(source, Moments):
-            return self.preparation.gram(self.aligned(source))
+            return self.preparation.base(self.aligned(source))
         G = plain(source)
         self._check_count(len(G) if G.ndim else 0)
-        return checked_gram(G)
+        return Gram(checked_gram(G))
 
     def aligned(self, source: Moments) -> Moments:
         """Return moments of the columns that were selected from, in their order; others are refused.
@@ -272,7 +273,8 @@ class Selection(Answer):
         lower = self.bound[-1] if self.bound is not None else -np.inf
         lower = lower if self.certificate is None else max(lower, self.certificate.lower)
         limit = evaluate.explained_share([lower], self.start)[0]
-        return f"{kept}; no {counted(self.k, 'column')} can keep more than {percent(limit)}."
+        whose = "" if self.among is None else f" of the {counted(self.among, 'candidate')}"
+        return f"{kept}; no {counted(self.k, 'column')}{whose} can keep more than {percent(limit)}."
 
     def _table(self) -> dict[str, Any]:
         most = {} if self.bound is None else {"explained_at_most": self.explained_at_most}

@@ -55,3 +55,10 @@ class SparseRows:
         kernels.add_sparse_products(
             self._csr.indptr, self._csr.indices, self._csr.data.astype(np.float64), weights, product
         )
+
+    def add_rows_of_products(self, weights: Array, place: NDArray[np.int64], product: Array) -> None:
+        """Add the weighted products of some columns with all to the rows of a matrix; see the kernel."""
+        csr = self._csr
+        kernels.add_rows_of_sparse_products(
+            csr.indptr, csr.indices, csr.data.astype(np.float64), weights, place, product
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, overload
 
 import numpy as np
@@ -15,6 +16,7 @@ from rgcss_dask.core.evaluate import EPS, checked_lambda
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.problem import Problem
+from rgcss_dask.core.rectangle import Rectangle
 from rgcss_dask.core.result import Trust
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver.gram import Factor
@@ -61,8 +63,10 @@ class Stability:
         lam: float,
         variation: str,
         names: tuple[str, ...] | None = None,
+        *,
+        among: int | None = None,
     ) -> Stability:
-        """Compare the picked subsets of n columns with each other and with chance.
+        """Compare the picked subsets of n columns, or of so many candidates, with each other and with chance.
 
         Parameters
         ----------
@@ -78,6 +82,8 @@ class Stability:
             What was varied, in words.
         names : tuple of str, optional
             Names of all columns.
+        among : int, optional
+            How many candidates the picks were chosen from, where not from all columns.
 
         Returns
         -------
@@ -86,9 +92,8 @@ class Stability:
         """
         subsets = tuple(np.asarray(columns, dtype=np.intp) for columns in picks)
         members = _members(subsets, n)
-        return cls(
-            _mean_jaccard(members), expected_jaccard(n, k), members.mean(axis=0), subsets, k, lam, variation, names
-        )
+        chance = expected_jaccard(among or n, k)
+        return cls(_mean_jaccard(members), chance, members.mean(axis=0), subsets, k, lam, variation, names)
 
     @property
     def summary(self) -> Trust:
@@ -197,15 +202,26 @@ def resample(
     counts = rng.multinomial(len(groups), np.full(len(groups), 1.0 / len(groups)), size=resamples).astype(np.float64)
     picks = []
     for start in range(0, resamples, at_once):
-        for sums in weighted_sums(groups, counts[start : start + at_once]):
+        for sums in _resampled(groups, counts[start : start + at_once]):
             asked = problem.without_stop()
             if lam_per_row is not None:
                 asked = asked.at(checked_lambda(lam_per_row) * sums.weight)
-            picks.append(solve(sums, k, asked)[0].columns)
+            picked = solve(sums, k, asked)[0]
+            picks.append(picked.columns)
     few = " (few: the figure is rough)" if len(groups) < FEW_GROUPS else ""
     words = f"bootstrap resamples of {len(groups)} row groups{few}"
     (used,) = problem.lams if lam_per_row is None else (lam_per_row * moments.weight,)
-    return Stability.of(picks, moments.n, k, used, words, moments.names)
+    return Stability.of(picks, moments.n, k, used, words, moments.names, among=picked.among)
+
+
+def _resampled(groups: Sequence[Moments], counts: Array) -> Iterator[Moments]:
+    """Yield for each row of ``counts`` the sums of every group taken so many times, of whatever kind they are."""
+    if not isinstance(groups[0], Rectangle):
+        yield from weighted_sums(groups, counts)
+        return
+    for count in counts:
+        drawn = (group.times(times) for group, times in zip(groups, count, strict=True) if times)  # type: ignore[attr-defined]
+        yield reduce(Moments.merge, drawn)
 
 
 def weighted_sums(groups: Sequence[Moments], counts: Array) -> Iterator[Moments]:

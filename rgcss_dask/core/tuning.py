@@ -282,12 +282,13 @@ def _lambdas(
         return checked_grid(lams), False
     if lam_per_row is not None:
         return checked_grid(lam_per_row), True
-    return default_grid(problem.gram(moments) / moments.weight, k), True
+    return default_grid(problem.base(moments).core() / moments.weight, k), True
 
 
 def _hold_out(index: int, fold: Moments, rest: Moments, k: int, problem: Problem) -> _HeldOut:
     """Select on ``rest`` for all lambdas and measure every prefix on ``fold``, prepared as ``rest`` was."""
-    G, B = problem.gram(rest), problem.preparation(rest).gram(fold)
+    G, B = problem.base(rest), problem.preparation(rest).base(fold)
+    norms = B.diagonal * B.unit
     if problem.lams[0] == 0 and rest.rows < k:  # said before the work; the rank may fall short later still
         raise _too_few(index, k, rest.rows)
     prepared = problem.prepared(rest.n).without_stop()
@@ -297,12 +298,13 @@ def _hold_out(index: int, fold: Moments, rest: Moments, k: int, problem: Problem
         raise _too_few(index, k, short)
     losses: dict[str, list[Array]] = {what: [] for what in OBJECTIVES}
     for path in paths:
-        errors = evaluate.prefix_column_losses(G, path.columns, path.lams, B)
+        GS, BS = G.rows(path.columns), B.rows(path.columns)
+        errors = evaluate.prefix_column_losses_from_rows(GS, path.columns, path.lams, norms, BS)
         for what, rows in losses.items():
             objective = objective_named(what).weighted(prepared.aims.column_weights)
             rows.append(_up_to(k, evaluate.sum_prefixes(errors, path.columns, objective)))
     tables = {what: np.array(rows) for what, rows in losses.items()}
-    start = float(np.diagonal(B) @ prepared.counting.counts(len(B)))
+    start = float(norms @ prepared.counting.counts(B.n))
     return _HeldOut(tables, start, np.array([_up_to(k, path.columns, -1) for path in paths]))
 
 

@@ -110,7 +110,7 @@ def short(value: float) -> str:
 
 
 def explained_chart(result: Result, label: str) -> Markup:
-    """Draw the share explained after each pick, beside that of as many principal components."""
+    """Draw the share explained after each pick, beside that of as many combinations of columns."""
     figure, axes = _chart()
     steps = np.arange(result.k + 1)
     kept = np.concatenate([[0.0], result.selection.explained])

@@ -82,7 +82,7 @@ def _explained(result: Result) -> Markup:
     return figures.explained_chart(
         result,
         f"Line chart: the picked columns explain {percent(picked[0])} of the {result.selection.share_of} after the "
-        f"first pick and {percent(picked[-1])} after {result.k}; as many principal components explain "
+        f"first pick and {percent(picked[-1])} after {result.k}; as many {result.components} explain "
         f"{percent(best[-1])}.",
     )
 

@@ -47,9 +47,8 @@ def score(result: Result, source: Source, *, nan: str = "raise") -> Score:
         count, (loss, start) = rows.rows, model.losses(block)
     else:
         seen = scan(source, nan=nan)
-        B = replace(picked.preparation, noise=None).gram(seen if index is None else seen.take(index))
-        count, loss = seen.rows, evaluate.loss_on(B, model.weights, model.columns, model.counting)
-        start = float(np.diagonal(B) @ model.counting.counts(result.n))
+        whole = seen if index is None else seen.take(index)
+        count, (loss, start) = seen.rows, model.losses_in(replace(picked.preparation, noise=None).base(whole))
     return Score(count, float(evaluate.explained_share(loss, start)), picked.share_of)
 
 

@@ -107,6 +107,8 @@ def append(
 def _options(record: Record) -> Options:
     """Return the options of the first scan, with the rows that its groups divide."""
     given = {k: record.options[k] for k in Options.__dataclass_fields__ if k in record.options}
+    if given.get("candidates") is not None:
+        given["candidates"] = tuple(given["candidates"])
     options = Options(**given)
     if options.groups and options.group_rows is None:
         options = replace(options, group_rows=int(record.spans[-1][1]))

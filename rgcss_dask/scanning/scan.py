@@ -30,8 +30,10 @@ from rgcss_dask.cluster.remote_moments import RemoteMoments, archived, left_on_c
 from rgcss_dask.cluster.versions import check_cluster
 from rgcss_dask.cluster.visibility import Stored, check_visible, look, seal
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.names import column_indices
 from rgcss_dask.core.partial_sums import Read
 from rgcss_dask.core.plan import Cuts, Geometry, Options, Plan, check_counts, make_plan
+from rgcss_dask.core.problem import Columns
 from rgcss_dask.io.claim import claimed, refuse_lost
 from rgcss_dask.io.files import Folder
 from rgcss_dask.io.outputs import refuse_inputs
@@ -48,6 +50,7 @@ def scan(
     *,
     folds: int | None = None,
     groups: int | None = None,
+    candidates: Columns | None = None,
     weights: Any = None,
     rows: Any = None,
     nan: str = "raise",
@@ -88,6 +91,10 @@ def scan(
         number and ``seed``, so the same rows fall in the same folds whatever the chunks.
     groups : int, optional
         Keep the moments of so many runs of neighbouring rows apart, for the bootstrap.
+    candidates : sequence of int or str, optional
+        Columns, by index or name, of which a selection is to choose. Only their products with all columns are added
+        up, m c n numbers instead of m n^2, and what is returned is a `Band`. Picks, losses, weights and
+        cross-validation among the candidates are exact, and all columns count.
     weights : array of shape (m,), path or Dask array, optional
         Non-negative weights of the rows.
     rows : slice, float, array of bool of shape (m,) or str, optional
@@ -147,7 +154,17 @@ def scan(
     opened = open_source(source, missing=missing, storage_options=storage_options)
     request = make_request(
         opened,
-        Options(folds or 0, groups or 0, seed, None, nan, precision, archive is not None, noise),
+        Options(
+            folds or 0,
+            groups or 0,
+            seed,
+            None,
+            nan,
+            precision,
+            archive is not None,
+            noise,
+            candidates=None if candidates is None else candidate_places(candidates, opened),
+        ),
         weights=weights,
         rows=rows,
         reading=Reading(missing, storage_options or {}),
@@ -170,6 +187,14 @@ def scan(
         archives.tidy(folder, record)
         client = request.where.client
         return archives.read(folder)[0] if client is None else loaded(client, folder)
+
+
+def candidate_places(candidates: Columns, source: Source) -> tuple[int, ...]:
+    """Return where candidates are among the columns of a source."""
+    places = tuple(int(i) for i in column_indices(candidates, source.shape[1], source.names))
+    if not places:
+        raise ValueError("candidates must name a column or more; got none. Leave them out to scan for all columns.")
+    return places
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,8 @@ class Base(Protocol):
     n: int
     unit: float
     diagonal: Array  # (n,)
-    matrix: Array  # G, or a factor of it
+    matrix: Array  # G, a factor of it, or some of its rows
+    candidates: Index | None  # the columns that may be picked; None: all
 
     def column(self, w: int) -> Array:
         """Return column ``w`` of G."""
@@ -87,6 +88,9 @@ class Base(Protocol):
     def rows(self, picks: Index) -> Array:
         """Return the picked rows of G in the units of the data, (k, n)."""
 
+    def core(self) -> Array:
+        """Return a small matrix in the units of the data whose leading eigenvalues are those that picks can use."""
+
     def spectrum(self, counts: Array, k: int | None = None) -> Spectrum:
         """Return the eigenvalues of G in the units of the data; of many columns k are enough, if k is given.
 
@@ -97,15 +101,17 @@ class Base(Protocol):
 class Gram:
     """G itself, n x n."""
 
+    candidates: Index | None = None
+
     def __init__(self, G: Array) -> None:
         self.n = len(G)
         diagonal = np.diagonal(G)
         largest = float(diagonal.max(initial=0.0))
-        self.unit = 1.0 if 1.0 / _SAFE < largest < _SAFE else _power_of_two(largest)
+        self.unit = safe_unit(largest)
         self.matrix = _fixed(np.ascontiguousarray(G if self.unit == 1.0 else G / self.unit))
         self.diagonal = np.diagonal(self.matrix).copy()
         self._parts = _triangle_parts(self.n)
-        _check_range(self.diagonal, np.sqrt(self.unit))
+        checked_range(self.diagonal, np.sqrt(self.unit))
 
     def column(self, w: int) -> Array:
         return self.matrix[w]
@@ -127,13 +133,13 @@ class Gram:
 
     def _many_products(self, X: Array, pool: Pool) -> Array:
         out = np.empty_like(X)
-        bands = _split(self.n, _PARTS)
+        bands = split(self.n, _PARTS)
         pool.map(lambda a, b: np.matmul(X, self.matrix[a:b].T, out=out[:, a:b]), bands)
         return out
 
     def first_terms(self, counts: Array, pool: Pool) -> GainTerms:
         squares = np.empty(self.n)
-        jobs = ((self.matrix, counts, squares, a, b) for a, b in _split(self.n, pool.count))
+        jobs = ((self.matrix, counts, squares, a, b) for a, b in split(self.n, pool.count))
         pool.map(kernels.row_squares, jobs)
         return GainTerms(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
 
@@ -160,6 +166,9 @@ class Gram:
 
     def rows(self, picks: Index) -> Array:
         return self.matrix[picks] * self.unit
+
+    def core(self) -> Array:
+        return self.matrix if self.unit == 1.0 else self.matrix * self.unit
 
     def spectrum(self, counts: Array, k: int | None = None) -> Spectrum:
         roots = np.sqrt(counts)
@@ -201,6 +210,8 @@ class Factor:
     True
     """
 
+    candidates: Index | None = None
+
     def __init__(self, F: ArrayLike) -> None:
         block = plain(F)
         self._rows = len(block) if block.ndim else 0  # that were given
@@ -220,7 +231,7 @@ class Factor:
         self.matrix = np.ascontiguousarray(block)
         self.diagonal = np.einsum("ij,ij->j", block, block)
         self.unit = root * root
-        _check_range(self.diagonal, root)
+        checked_range(self.diagonal, root)
 
     def __repr__(self) -> str:
         return f"<Factor of {counted(self._rows, 'row')} and {counted(self.n, 'column')}>"
@@ -240,7 +251,7 @@ class Factor:
                 total += (X @ few.T) @ few
             return total
 
-        return np.asarray(sum(pool.map(part, _split(len(F), _PARTS))))
+        return np.asarray(sum(pool.map(part, split(len(F), _PARTS))))
 
     def first_terms(self, counts: Array, pool: Pool) -> GainTerms:
         """Return the sums behind the gains before the first pick."""
@@ -259,6 +270,9 @@ class Factor:
     def rows(self, picks: Index) -> Array:
         """Return the rows of G that belong to the picks, (k, n)."""
         return (self.matrix[:, picks].T @ self.matrix) * self.unit
+
+    def core(self) -> Array:
+        return (self.matrix @ self.matrix.T) * self.unit
 
     def spectrum(self, counts: Array, k: int | None = None) -> Spectrum:
         """Return the eigenvalues of G over the columns that count, largest first."""
@@ -280,7 +294,7 @@ def checked_gram(source: ArrayLike) -> Array:
     diagonal = np.diagonal(G)
     roots = np.sqrt(np.maximum(diagonal, 0.0))
     with Pool() as pool:
-        bands = _split(len(G), 4 * pool.count)
+        bands = split(len(G), 4 * pool.count)
         asymmetry, excess = np.max(pool.map(kernels.flaws, ((G, roots, a, b) for a, b in bands)), axis=0).tolist()
     if not np.isfinite(asymmetry) and not np.all(np.isfinite(G)):
         i, j = (int(x) for x in np.argwhere(~np.isfinite(G))[0])
@@ -343,7 +357,7 @@ def not_a_gram(how: str) -> ValueError:
     )
 
 
-def _check_range(diagonal: Array, root: float) -> None:
+def checked_range(diagonal: Array, root: float) -> None:
     """Refuse columns, ``root`` times those with this diagonal, whose losses would leave the range of float64."""
     with np.errstate(over="ignore"):
         norm = root * np.sqrt(diagonal.sum())
@@ -354,6 +368,11 @@ def _check_range(diagonal: Array, root: float) -> None:
         )
 
 
+def safe_unit(largest: float) -> float:
+    """Return what a Gram with this largest entry must be divided by: mostly 1."""
+    return 1.0 if 1.0 / _SAFE < largest < _SAFE else _power_of_two(largest)
+
+
 def _power_of_two(number: float) -> float:
     """Return the largest power of two that is not above a number; 1 for 0."""
     return math.ldexp(1.0, math.frexp(number)[1] - 1) if number > 0 else 1.0
@@ -361,7 +380,7 @@ def _power_of_two(number: float) -> float:
 
 def _product(A: Array, B: Array, pool: Pool) -> Array:
     """Return A B, in bands of rows of A that do not depend on the number of threads."""
-    return np.concatenate(pool.map(lambda a, b: A[a:b] @ B, _split(len(A), _PARTS)))
+    return np.concatenate(pool.map(lambda a, b: A[a:b] @ B, split(len(A), _PARTS)))
 
 
 def _quadratic(S: Array, E: Array, pool: Pool) -> Array:
@@ -370,7 +389,7 @@ def _quadratic(S: Array, E: Array, pool: Pool) -> Array:
     def band(a: int, b: int) -> Array:
         return np.einsum("ij,ij->j", E[:, a:b], S @ E[:, a:b])
 
-    return np.concatenate(pool.map(band, _split(E.shape[1], _PARTS)))
+    return np.concatenate(pool.map(band, split(E.shape[1], _PARTS)))
 
 
 def _triangle_parts(n: int) -> list[tuple[int, int]]:
@@ -380,7 +399,7 @@ def _triangle_parts(n: int) -> list[tuple[int, int]]:
     return list(pairwise([*edges, n]))
 
 
-def _split(n: int, parts: int) -> list[tuple[int, int]]:
+def split(n: int, parts: int) -> list[tuple[int, int]]:
     """Cut n rows into parts, none too small to be worth a thread."""
     parts = min(parts, max(1, n // 128))
     edges = [n * i // parts for i in range(parts + 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,16 +13,8 @@ from rgcss_dask.core import evaluate
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.problem import Problem, Rules
 from rgcss_dask.core.selection import Selection
-from rgcss_dask.core.solver.gram import (
-    INDEFINITE,
-    Base,
-    Factor,
-    GainTerms,
-    Gram,
-    checked_gram,
-    judged_by,
-    not_a_gram,
-)
+from rgcss_dask.core.solver.bases import is_base
+from rgcss_dask.core.solver.gram import INDEFINITE, Base, GainTerms, Gram, checked_gram, judged_by, not_a_gram
 from rgcss_dask.core.solver.pool import Pool
 from rgcss_dask.core.solver.recurrence import Candidate, Residual
 from rgcss_dask.core.spectrum import Spectrum
@@ -40,7 +32,7 @@ _LARGE = 2**21
 _TOGETHER = 4
 
 
-Source = Moments | ArrayLike | Factor
+Source = Moments | ArrayLike | Base
 
 
 def solve(source: Source, k: int, problem: Problem, *, bound: bool = False, quiet: bool = False) -> list[Selection]:
@@ -52,7 +44,7 @@ def solve(source: Source, k: int, problem: Problem, *, bound: bool = False, quie
     whenever the loss has fallen far or a gain proves inexact.
     """
     base, problem, known = _prepared(source, problem)
-    rules = problem.rules(k, base.n)
+    rules = problem.rules(k, base.n, among=base.candidates)
     counts = rules.objective.counts(base.n)
     spectrum = base.spectrum(counts, rules.k) if bound or problem.stop.bound is not None else None
     with Pool() as pool, single_threaded_blas():
@@ -253,6 +245,7 @@ class _Path:
             spent=self._end and not self._free.any(),
             rounding=self._rounding(columns) * unit,
             all_names=all_names,
+            among=None if self._base.candidates is None else len(self._base.candidates),
             problem=problem.at(self.lam),
             **known,
         )
@@ -288,12 +281,13 @@ def _prepared(source: Source, problem: Problem) -> tuple[Base, Problem, dict[str
         problem = problem.settled(source)
         preparation = problem.preparation(source)
         known = {"all_names": source.names, **preparation.known}
-        base: Base = Gram(problem.gram(source))
+        base: Base = problem.base(source)
         n = source.n
     else:
         if problem.prepares:
             raise ValueError("center and scale need moments; a Gram or a factor must be prepared before it is given.")
-        base, known = source if isinstance(source, Factor) else Gram(checked_gram(source)), {}
+        base = cast(Base, source) if is_base(source) else Gram(checked_gram(cast(ArrayLike, source)))
+        known = {}
         n, problem = base.n, problem.settled_on(base.diagonal)
     asked = replace(problem, center=False, scale=None).without_stop()
     return base, problem.prepared(n), {**known, "n": n, "objective": problem.objective, "problem": asked}
