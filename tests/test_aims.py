@@ -224,3 +224,53 @@ def test_aims_by_index_are_settled_once():
     again = aims.by_index(2, None)
     assert np.array_equal(again.targets, aims.targets)
     assert np.array_equal(again.column_weights, [2.0, 1.0])
+
+
+def best_in_groups(A, T, w, lams, free, groups, k, objective):
+    """Greedy over groups and single columns, all tried from the rows."""
+    grouped = {j for group in groups for j in group}
+    units = [list(group) for group in groups if set(group) <= set(free)] + [[j] for j in free if j not in grouped]
+    picked, loss = [], oracle.loss_of_targets(A, T, [], lams, w, objective)
+    while fitting := [unit for unit in units if not set(unit) & set(picked) and len(picked) + len(unit) <= k]:
+        after = [oracle.loss_of_targets(A, T, [*picked, *unit], lams, w, objective) for unit in fitting]
+        loss = min(after)
+        picked += fitting[int(np.argmin(after))]
+    return picked, loss
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 999),
+    st.sampled_from([[[0, 1], [2, 3, 4]], [[7, 2], [3, 5], [0, 1, 4]]]),
+    st.sampled_from([0.0, 0.5, 20.0]),
+    st.sampled_from(["unselected", "all"]),
+    st.sampled_from([{}, {"targets": [6], "target_share": 0.5}, {"penalties": np.arange(N) / 3}]),
+)
+def test_groups_are_picked_whole_and_the_best_first(seed, groups, lam, objective, aims):
+    X = rows_of(seed)
+    A, T, w, lams, free = carried(X, aims, lam)
+    moments = Moments.of(X)
+    picked = select(moments, 5, lam=lam, objective=objective, scale=1.0, column_groups=groups, **aims)
+    start = oracle.loss_of_targets(A, T, [], lams, w, objective)
+    columns, loss = best_in_groups(A, T, w, lams, free, groups, 5, objective)
+    assert picked.last_loss == pytest.approx(loss, rel=1e-7, abs=1e-9 * start)
+    assert set(columns) == set(picked.columns) or lam == 0
+    better = refine(picked, moments)
+    chosen = set(better.columns.tolist())
+    assert all(set(group) <= chosen or not set(group) & chosen for group in groups)
+    assert better.after <= better.before * (1 + 1e-9)
+    assert better.after == pytest.approx(
+        oracle.loss_of_targets(A, T, list(better.columns), lams, w, objective), rel=1e-7, abs=1e-9 * start
+    )
+
+
+def test_groups_with_costs_folds_and_names():
+    X = np.vstack([rows_of(3), rows_of(4)])
+    moments = scan(X, folds=3, groups=6, progress=False)
+    groups = {"first": [0, 1], "second": [2, 3, 4]}
+    picked = select(moments, scale=1.0, column_groups=groups, costs=np.ones(N), budget=4)
+    assert len(picked) == 4
+    assert cross_validate(moments, 4, lams=[0.1, 1.0], fixed_k=True, scale=1.0, column_groups=groups).k == 4
+    assert stability(moments, 4, resamples=3, scale=1.0, column_groups=groups).k == 4
+    with pytest.raises(ValueError, match="effort searches among single columns"):
+        refine(picked, moments, effort=2)

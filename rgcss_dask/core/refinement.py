@@ -22,6 +22,7 @@ from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver import kernels
 from rgcss_dask.core.solver.gram import Base, Gram
 from rgcss_dask.core.solver.greedy import solve
+from rgcss_dask.core.solver.grouped import exchange
 from rgcss_dask.core.solver.pool import Pool
 from rgcss_dask.core.words import counted
 from rgcss_dask.runtime.blas import single_threaded_blas
@@ -108,6 +109,10 @@ def improve(
     _check_whole("sweeps", sweeps, 1)
     _check_whole("effort", effort, 0)
     _check_whole("seed", seed, 0)
+    if effort and selection.aims.column_groups:
+        raise ValueError(
+            "effort searches among single columns; column_groups are only swapped: leave effort out."
+        )
     ground = _Ground(selection, source, problem or selection.problem or Problem(), sweeps)
     tries = proved = None
     with Pool() as pool, single_threaded_blas():
@@ -168,6 +173,23 @@ class _Ground:
 
     def descend(self, columns: Index, pool: Pool) -> Optimum:
         """Exchange picks until no swap lowers the loss, or the sweeps are used up."""
+        return self._exchange_groups(columns) if self._aims.column_groups else self._exchange_columns(columns, pool)
+
+    def _exchange_groups(self, columns: Index) -> Optimum:
+        """Exchange one group, or a column that is in none, for another in each sweep."""
+        rules = self._problem.prepared(self._selection.n).rules(self._selection.k, len(self.G))
+        start, resolved = self._weighed(columns)
+        after, done, settled = start, 0, False
+        while done < self._sweeps and not settled:
+            done += 1
+            trial, _ = exchange(self.G, columns.tolist(), self._stay, self._lams, rules)
+            loss, _ = self._weighed(np.array(trial))
+            settled = not loss < after - BETTER * after - resolved
+            if not settled:
+                columns, after = np.array(trial), loss
+        return Optimum(columns, start, after, done - settled, done, settled)
+
+    def _exchange_columns(self, columns: Index, pool: Pool) -> Optimum:
         objective = self._selection.counting
         columns, swaps, done = columns.copy(), 0, 0
         after, resolved = self._weighed(columns)

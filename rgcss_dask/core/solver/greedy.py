@@ -15,6 +15,7 @@ from rgcss_dask.core.problem import Problem, Rules
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver.bases import is_base
 from rgcss_dask.core.solver.gram import INDEFINITE, Base, GainTerms, Gram, checked_gram, judged_by, not_a_gram
+from rgcss_dask.core.solver.grouped import pick_in_groups
 from rgcss_dask.core.solver.pool import Pool
 from rgcss_dask.core.solver.recurrence import Candidate, Residual
 from rgcss_dask.core.spectrum import Spectrum
@@ -47,16 +48,12 @@ def solve(source: Source, k: int, problem: Problem, *, bound: bool = False, quie
     rules = problem.rules(k, base.n, among=base.candidates)
     counts = rules.objective.counts(base.n)
     spectrum = base.spectrum(counts, rules.k) if bound or problem.stop.bound is not None else None
+    # What costs differently is picked for what it gains, and for what it gains for its cost.
+    ways = [rules] if problem.aims.costs is None else [rules, rules.by_cost()]
+    answers = _in_groups if problem.aims.column_groups else _one_by_one
     with Pool() as pool, single_threaded_blas():
-        terms = base.first_terms(counts, pool)
-        # What costs differently is picked for what it gains, and for what it gains for its cost.
-        ways = [rules] if problem.aims.costs is None else [rules, rules.by_cost()]
-        paths = [_Path(base, way, lam, terms.copy(), spectrum) for way in ways for lam in problem.lams]
-        groups = _groups(base, paths)
-        # One group has all threads for its products with G; several are side by side, each with one.
-        pool.map(_walk, ((base, group, pool if len(groups) == 1 else Pool(1)) for group in groups))
         # With a single thread of BLAS: more would go on waiting busily, and slow down whatever comes next.
-        found = [path.result(**known) for path in paths]
+        found = answers(base, [(way, lam) for way in ways for lam in problem.lams], spectrum, known, pool)
     per_way = len(problem.lams)
     done = [min(found[i::per_way], key=lambda picked: picked.last_loss) for i in range(per_way)]
     # Of the smallest column: beside a larger one, a lambda that is rounding there may still be much here.
@@ -65,6 +62,52 @@ def solve(source: Source, k: int, problem: Problem, *, bound: bool = False, quie
     for remark in (remark for picked in done if not quiet for remark in picked.remarks(k, smallest)):
         warnings.warn(remark, stacklevel=3)
     return done
+
+
+def _one_by_one(
+    base: Base, asked: list[tuple[Rules, float]], spectrum: Spectrum | None, known: dict[str, Any], pool: Pool
+) -> list[Selection]:
+    """Pick column after column, for each lambda and each way to judge gains."""
+    terms = base.first_terms(asked[0][0].objective.counts(base.n), pool)
+    paths = [_Path(base, rules, lam, terms.copy(), spectrum) for rules, lam in asked]
+    groups = _groups(base, paths)
+    # One group has all threads for its products with G; several are side by side, each with one.
+    pool.map(_walk, ((base, group, pool if len(groups) == 1 else Pool(1)) for group in groups))
+    return [path.result(**known) for path in paths]
+
+
+def _in_groups(
+    base: Base, asked: list[tuple[Rules, float]], spectrum: Spectrum | None, known: dict[str, Any], pool: Pool
+) -> list[Selection]:
+    """Pick groups of columns, for each lambda and each way to judge gains."""
+    if base.candidates is not None:
+        raise ValueError(
+            "column_groups need the products of all columns with each other; these moments have those of some "
+            "candidates. Scan without candidates, and give them to the selection."
+        )
+    G = base.rows(np.arange(base.n)) / base.unit
+    names = known.get("all_names")
+
+    def answer(rules: Rules, lam: float) -> Selection:
+        lams = rules.aims.lams(lam, base.n) / base.unit
+        bound = None if spectrum is None else rules.bounds(spectrum, rules.k, lam).tight
+        found, exhausted, spent = pick_in_groups(G, rules, lams, None if bound is None else bound / base.unit)
+        columns = np.array(found, dtype=np.intp)
+        losses = evaluate.prefix_losses(G, columns, lams[columns], objective=rules.objective)
+        start = float(base.diagonal @ rules.objective.counts(base.n))
+        return Selection(
+            columns=columns,
+            loss=losses * base.unit,
+            start=start * base.unit,
+            lam=lam,
+            bound=None if bound is None else bound[: len(columns)],
+            names=None if names is None else tuple(names[i] for i in columns),
+            exhausted=exhausted,
+            spent=spent,
+            **{**known, "problem": known["problem"].at(lam)},
+        )
+
+    return pool.map(answer, asked)
 
 
 def _groups(base: Base, paths: list[_Path]) -> list[list[_Path]]:
