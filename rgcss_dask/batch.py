@@ -17,6 +17,7 @@ from rgcss_dask.archive.archive import folder_of, read_record
 from rgcss_dask.archive.ownership import foreign, has_batch_mark, is_begun, mark_for_batch, refuse_foreign
 from rgcss_dask.archive.result_file import load_result, result_place, save_result
 from rgcss_dask.cluster.waiting import NoWorkersError
+from rgcss_dask.core.aims import Aims
 from rgcss_dask.faults import is_bug, one_line
 from rgcss_dask.faults import report as report_of
 from rgcss_dask.io.files import Folder, is_url, place_of
@@ -34,7 +35,8 @@ Say = Callable[[str], None]
 KIND = "rgcss_dask summary"
 
 SCAN = ("folds", "groups", "nan", "missing", "precision", "memory", "seed")
-ASK = tuple(field.name for field in fields(Question))
+ASK = tuple(field.name for field in fields(Question) if field.name != "aims")
+AIMS = tuple(field.name for field in fields(Aims))
 ENDINGS = {"moments": ".moments.zarr", "result": ".json", "report": ".html"}
 OUT = tuple(ENDINGS)
 SHOW = ("image_shape",)
@@ -163,7 +165,7 @@ def _normal(address: str) -> str:
 
 
 def _check_names(path: Path, content: dict[str, Any], tables: list[dict[str, Any]]) -> None:
-    known = {"data", *SCAN, *ASK, *OUT, *SHOW}
+    known = {"data", *SCAN, *ASK, *AIMS, *OUT, *SHOW}
     for table in [content.get("defaults", {}), *tables]:
         for name in table:
             if name not in known:
@@ -252,8 +254,12 @@ def _work(job: BatchJob, fingerprint: str, memory: int | None, note: Say, *, ove
     for place in job.places.values():
         if not is_url(place):
             Path(place).parent.mkdir(parents=True, exist_ok=True)
-    question = Question(**{name: _hashable(job.options[name]) for name in ASK if name in job.options})
-    options = {"memory": memory} | {name: job.options[name] for name in SCAN if name in job.options}
+    aims = Aims(**{name: job.options[name] for name in AIMS if name in job.options})
+    asked = {name: _hashable(job.options[name]) for name in ASK if name in job.options}
+    question = Question(**asked, aims=aims)
+    options = {"memory": memory, "noise": aims.noise == "rows"} | {
+        name: job.options[name] for name in SCAN if name in job.options
+    }
     source = open_matrix(job.data, missing=options.get("missing", "raise"), say=note)
     own = _is_own(folder_of(job.moments))  # to replace, when data or options have changed since
     moments = scan(source, archive=job.moments, overwrite=own or overwrite, progress=False, **options)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rgcss_dask.archive import archive as archives
 from rgcss_dask.archive.inspection import unfinished
 from rgcss_dask.archive.result_file import result_place
+from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import size
 from rgcss_dask.core.problem import Problem
@@ -54,6 +55,7 @@ class Question:
     stop_loss: float | None = None  # end when so small a share of the loss is left
     stop_bound: float | None = None  # end when the loss is at most so many times the lower bound
     paper_bound: bool = False  # work out the paper's bound too, which needs all eigenvalues
+    aims: Aims = field(default_factory=Aims)  # what is to be carried, and by which columns
 
     @property
     def most(self) -> int:
@@ -72,7 +74,14 @@ class Question:
             center=self.center,
             scale=self.scale,
             stop=stop_at(self.explained, Stop(self.stop_loss, self.stop_bound)),
+            aims=self.aims,
         )
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What was asked, as a result keeps it."""
+        own = {name: value for name, value in asdict(replace(self, aims=Aims())).items() if name != "aims"}
+        return as_asked({**own, **self.aims.said})
 
 
 def open_moments(
@@ -166,9 +175,7 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
     if isinstance(source, Moments) and source.groups and picked.k:
         trust = resampled(source, picked.k, question.problem.at(picked.lam)).summary
         say(trust.words)
-    origin = PickedFrom(
-        source, {**provenance, "asked": as_asked(asdict(question))}, None if tuned is None else tuned.summary
-    )
+    origin = PickedFrom(source, {**provenance, "asked": question.said}, None if tuned is None else tuned.summary)
     return origin.result(picked, trust=trust, paper_bound=question.paper_bound)
 
 
@@ -176,10 +183,13 @@ def _fitting(rows: Rows, question: Question, say: Say) -> Moments | Rows:
     """Return moments in the place of rows if what is asked needs them."""
     if question.lam == "cv":
         raise ValueError("cross-validation needs folds; scan the matrix with --folds 5 first.")
-    if not question.refine:
+    if not question.refine and question.aims.suit_rows:
         return rows
-    say(f"Exchanging columns needs the Gram of all {rows.n:,}: forming it from the rows.")
-    moments = scan(rows.block, weights=rows.weights, progress=False)  # which refuses what does not fit into memory
+    say(f"What is asked needs the Gram of all {rows.n:,} columns: forming it from the rows.")
+    noise = isinstance(question.aims.noise, str)
+    moments = scan(
+        rows.block, weights=rows.weights, noise=noise, progress=False
+    )  # which refuses what does not fit into memory
     return replace(moments, names=rows.names, dropped=rows.dropped)
 
 
@@ -193,15 +203,16 @@ def _sensible(source: Moments | Rows, question: Question, say: Say) -> Question:
         else:
             say("lambda = 1, because there are no folds to choose it by; `rgcss scan --folds 5` keeps them.")
             question = replace(question, lam=1.0)
-    return question if question.k is not None else replace(question, k=_count(source.n, question))
+    return question if question.k is not None else replace(question, k=_count(source.n, question, source.names))
 
 
-def _count(n: int, question: Question) -> int:
+def _count(n: int, question: Question, names: tuple[str, ...] | None) -> int:
     """Return how many columns of n to pick, or to try, where nobody said."""
-    if question.explained is not None:
-        return most_columns(n, None, question.problem, tunes=question.lam == "cv")
+    if question.explained is not None or question.aims.budget is not None:
+        return most_columns(n, None, question.problem.by_index(n, names), tunes=question.lam == "cv")
     usual = TRIED_COLUMNS if question.choose_k else DEFAULT_COLUMNS
-    return max(min(usual, n - len(question.exclude)), len(question.include))
+    free = int(question.problem.by_index(n, names).may_be_picked(n).sum())
+    return max(min(usual, free), len(question.include))
 
 
 def _tune(moments: Moments, question: Question) -> CrossValidation:

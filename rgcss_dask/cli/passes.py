@@ -29,6 +29,7 @@ from rgcss_dask.options import (
 @nan_option
 @missing_option
 @click.option("--precision", type=click.Choice(["double", "single"]), default="double", show_default=True)
+@click.option("--noise", is_flag=True, help="Look at neighbouring rows too, which tell the noise in each column.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the assignment of rows to folds.")
 @memory_option
 @cluster_options
@@ -44,6 +45,7 @@ def scan(
     nan: str,
     missing: str,
     precision: str,
+    noise: bool,
     seed: int,
     memory: str | None,
     cluster: dict[str, Any],
@@ -62,14 +64,14 @@ def scan(
     from rgcss_dask.workflow import open_matrix
 
     if append:
-        kept = ("folds", "groups", "candidates", "nan", "missing", "precision", "seed", "overwrite")
+        kept = ("folds", "groups", "candidates", "nan", "missing", "precision", "noise", "seed", "overwrite")
         refuse_given("--append goes by the options of the archive", *kept)
     with connected(cluster):
         if append:
             moments = grow.append(output, data, memory=memory)
         else:
             options: dict[str, Any] = {"nan": nan, "missing": missing, "precision": precision, "seed": seed}
-            options |= {"folds": folds, "groups": groups, "overwrite": overwrite}
+            options |= {"folds": folds, "groups": groups, "noise": noise, "overwrite": overwrite}
             source = open_matrix(data, missing=missing, say=say)
             options["candidates"] = as_written(candidates, source.names) or None
             moments = one_pass.scan(source, memory=memory, archive=output, **options)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from rgcss_dask.cli.aims import aims_of, aims_options
 from rgcss_dask.cli.talk import connected, printed, say
 from rgcss_dask.options import (
     Lambda,
@@ -30,6 +31,7 @@ from rgcss_dask.options import (
 )
 @click.option("--lam", type=Lambda(), help="Lambda; by default cv if the moments have folds, else 1.")
 @question_options
+@aims_options
 @click.option("--folds", type=int, default=0, help="Folds to keep when DATA is a matrix and not moments.")
 @nan_option
 @click.option("-o", "--output", help="Write the result as JSON, for `rgcss report` and `rgcss apply`.")
@@ -47,6 +49,7 @@ def select(
     memory: str | None,
     cluster: dict[str, Any],
     as_json: bool,
+    aims: dict[str, Any],
     **asked: Any,
 ) -> None:
     """Pick the columns from which the others can be told best.
@@ -62,7 +65,8 @@ def select(
     questions = [Question(lam=one, **asked) for one in lams]
     outputs = result_places(data, output, lams, overwrite)
     with connected(cluster):
-        _answer(data, questions, outputs, overwrite=overwrite, as_json=as_json, folds=folds, memory=memory, nan=nan)
+        reading = {"folds": folds, "memory": memory, "nan": nan}
+        _answer(data, questions, outputs, aims, overwrite=overwrite, as_json=as_json, **reading)
 
 
 @click.command()
@@ -71,6 +75,7 @@ def select(
 @click.option("--lams", type=Lambda(), help="Lambdas to try; by default 13 placed by the spectrum.")
 @click.option("--one-se", is_flag=True, help="The smallest model within a standard error of the best.")
 @question_options
+@aims_options
 @nan_option
 @click.option("-o", "--output", help="Write the result as JSON, for `rgcss report` and `rgcss apply`.")
 @overwrite_option
@@ -87,6 +92,7 @@ def tune(
     memory: str | None,
     cluster: dict[str, Any],
     as_json: bool,
+    aims: dict[str, Any],
     **asked: Any,
 ) -> None:
     """Choose lambda and the number of columns by cross-validation; no further pass is needed.
@@ -100,27 +106,31 @@ def tune(
     question = Question(lam="cv", lams=lams, choose_k=True, one_se=one_se, **asked)
     outputs = result_places(data, output, [None], overwrite)
     with connected(cluster):
-        _answer(data, [question], outputs, overwrite=overwrite, as_json=as_json, folds=5, memory=memory, nan=nan)
+        reading = {"folds": 5, "memory": memory, "nan": nan}
+        _answer(data, [question], outputs, aims, overwrite=overwrite, as_json=as_json, **reading)
 
 
 def _answer(
     data: str,
     questions: list[Any],
     outputs: list[str | None],
+    aims: dict[str, Any],
     *,
     overwrite: bool,
     as_json: bool,
     **reading: Any,
 ) -> None:
     from rgcss_dask.archive.result_file import save_result
+    from rgcss_dask.core.aims import Aims
     from rgcss_dask.core.names import as_written
     from rgcss_dask.workflow import answer, open_moments
 
-    source, provenance = open_moments(data, say=say, **reading)
+    source, provenance = open_moments(data, say=say, noise=aims.get("noise") == ("rows",), **reading)
+    carried = Aims(**aims_of(aims, source.names))
     contents = []
     for given, path in zip(questions, outputs, strict=True):
         named = {name: as_written(getattr(given, name), source.names) for name in ("include", "exclude")}
-        question = replace(given, **named)
+        question = replace(given, **named, aims=carried)
         result = answer(source, question, provenance, say)
         if path is not None:
             save_result(result, path, overwrite=overwrite)

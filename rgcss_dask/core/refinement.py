@@ -110,9 +110,7 @@ def improve(
     _check_whole("effort", effort, 0)
     _check_whole("seed", seed, 0)
     if effort and selection.aims.column_groups:
-        raise ValueError(
-            "effort searches among single columns; column_groups are only swapped: leave effort out."
-        )
+        raise ValueError("effort searches among single columns; column_groups are only swapped: leave effort out.")
     ground = _Ground(selection, source, problem or selection.problem or Problem(), sweeps)
     tries = proved = None
     with Pool() as pool, single_threaded_blas():
