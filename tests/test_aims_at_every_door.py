@@ -73,7 +73,8 @@ def test_noise_of_rows_on_the_command_line(frame, data, tmp_path):
 
 
 def test_groups_and_candidates_on_the_command_line(frame, data):
-    found = command("select", data, "-k", 3, "--lam", 1, "--column-group", "a,b", "--candidates", "a,b,band_*", "--json")
+    options = ["--column-group", "a,b", "--candidates", "a,b,band_*"]
+    found = command("select", data, "-k", 3, "--lam", 1, *options, "--json")
     expected = rg.select(frame, 3, column_groups=[["a", "b"]], candidates=["a", "b", "band_*"])
     assert found["columns"] == expected.columns.tolist()
 
