@@ -180,7 +180,7 @@ def search_all(
     """Return the best columns, as many as were given, a lower bound for all, and how many nodes were searched.
 
     Each column has its lambda, and is a candidate or not. ``loss`` is that of the columns given, which are returned
-    where no others have a lower one. Of a set of picks, and of the columns that may be added to them, an upper bound of what
+    where no others have a lower one. Of a set of picks, and of the columns that may be added, an upper bound of what
     more picks can explain is computed (`branching.reach`); where that does not reach below the lowest loss so far, none
     of the subsets is tried. Candidates that can be in no better subset are left out one by one by the same bound. The
     last two picks are the best of all pairs. The bound that is returned is the least of those that were left when the

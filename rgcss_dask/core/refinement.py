@@ -175,12 +175,13 @@ class _Ground:
 
     def _exchange_groups(self, columns: Index) -> Optimum:
         """Exchange one group, or a column that is in none, for another in each sweep."""
-        rules = self._problem.prepared(self._selection.n).rules(self._selection.k, len(self.G))
+        rules = self._problem.prepared(self._selection.n).rules(self._selection.k, self.base.n)
+        G = self.base.rows(np.arange(self.base.n))
         start, resolved = self._weighed(columns)
         after, done, settled = start, 0, False
         while done < self._sweeps and not settled:
             done += 1
-            trial, _ = exchange(self.G, columns.tolist(), self._stay, self._lams, rules)
+            trial, _ = exchange(G, columns.tolist(), self._stay, self._lams, rules)
             loss, _ = self._weighed(np.array(trial))
             settled = not loss < after - BETTER * after - resolved
             if not settled:
