@@ -10,7 +10,7 @@ import sys
 
 from sklearn.datasets import load_digits
 
-from rgcss_dask import GCSS, RGCSS
+from rgcss_dask import GCSS, RGCSS, plots
 
 
 def main(k: int = 16) -> None:
@@ -23,6 +23,8 @@ def main(k: int = 16) -> None:
     print(f"\nPixels in the order they were picked; {picked.selection_}")
     for row in range(8):
         print(" ".join(f"{chosen.get(8 * row + column, '.'):>3}" for column in range(8)))
+    plots.picks(picked, image_shape=(8, 8))
+    plots.path(picked)
     rebuilt = picked.inverse_transform(picked.transform(test))
     print(f"\nRoot mean square error of rebuilt pixels (0 to 16): {((rebuilt - test) ** 2).mean() ** 0.5:.2f}")
 

@@ -14,6 +14,7 @@ import numpy as np
 import zarr
 
 import rgcss_dask as rg
+from rgcss_dask import plots
 
 COLUMNS, FACTORS, CHUNK = 120, 12, 20_000
 
@@ -37,6 +38,7 @@ def main(rows: int = 1_000_000, folder: str | None = None) -> None:
         print(f"Read {moments.rows:,} rows once; {moments.product.nbytes:,} bytes remain of them.")
         tuned = rg.cross_validate(moments, 20, center=True, one_se=True)
         print(tuned)
+        plots.cross_validation(tuned)
         for k in (4, 8, tuned.k):
             print(rg.select(moments, k, lam=tuned.lam, center=True, bound=True))
         count = rg.write_reduced(tuned.selection, where / "data.zarr", where / "reduced.zarr")

@@ -40,6 +40,7 @@ def main(rows: int = 400_000, address: str | None = None) -> None:
             same = np.array_equal(here.product, there.product)  # fetched here, because it is used
         print(f"{workers} workers and this process: same bits {same}")
         print(picked)
+        picked.plot()
 
 
 if __name__ == "__main__":

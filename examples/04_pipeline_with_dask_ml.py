@@ -40,6 +40,7 @@ def main(rows: int = 200_000) -> None:
     print(table)
     inside = RGCSS(5, center=True, scale="std").fit(X)  # scales in its one pass: no scaler, no second pass
     print(f"Columns {inside.selected_.tolist()}; the same as after StandardScaler: ", end="")
+    inside.selection_.plot()
     print(inside.selected_.tolist() == pipeline[1].selected_.tolist())
 
 

@@ -17,6 +17,7 @@ import pandas as pd
 import scipy.sparse
 
 import rgcss_dask as rg
+from rgcss_dask import plots
 
 PROGRAMS = 12
 
@@ -48,6 +49,7 @@ def main(cells: int = 50_000, genes: int = 2000) -> None:
         tuned = rg.cross_validate(moments, 2 * PROGRAMS, center=True, fixed_k=True)
         print(tuned.selection)
         print("Panel:", ", ".join(tuned.selection.names or ()))
+        plots.redundancy(tuned)
         covered = {name.split(".")[1] for name in tuned.selection.names or ()}
         print(f"{len(covered)} of {PROGRAMS} programs have a gene in the panel.")
 

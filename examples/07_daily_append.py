@@ -44,6 +44,7 @@ def main(rows: int = 50_000, days: int = 6) -> None:
             picked = rg.select(moments, 3, center=True)
             columns = picked.columns.tolist()
             print(f"day {day}: {moments.rows:>8,} rows, {max(read):>7,} read; columns {columns}; {picked.sentence}")
+        picked.plot().set_title("the last day")
 
 
 if __name__ == "__main__":

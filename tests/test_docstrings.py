@@ -6,6 +6,7 @@ import inspect
 import pytest
 
 import rgcss_dask as rg
+from rgcss_dask import plots
 
 # What must not be found, by the codes of https://numpydoc.readthedocs.io/en/latest/validation.html: no docstring;
 # parameters that do not exist, have no type or no description; no return value; no example.
@@ -40,16 +41,21 @@ def test_a_public_name_has_a_whole_docstring(name):
     assert not faults(name, OF_NAMES if name in CLASSES else OF_FUNCTIONS)
 
 
+@pytest.mark.parametrize("name", plots.__all__)
+def test_a_plot_has_a_whole_docstring(name):
+    assert not faults(f"plots.{name}", OF_FUNCTIONS)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_public_method_has_a_whole_docstring(name):
     assert not faults(name, OF_ALL)
 
 
-@pytest.mark.parametrize("name", rg.__all__)
+@pytest.mark.parametrize("name", [*rg.__all__, *(f"plots.{name}" for name in plots.__all__)])
 def test_the_example_runs(name, tmp_path, monkeypatch):
     """In a folder of its own; a warning fails it, as it fails every test."""
     monkeypatch.chdir(tmp_path)
-    thing = getattr(rg, name)
+    thing = getattr(plots, name.removeprefix("plots.")) if name.startswith("plots.") else getattr(rg, name)
     tests = doctest.DocTestFinder(recurse=False).find(thing, name, globs={})
     assert sum(len(test.examples) for test in tests) > 0
     told = []

@@ -24,7 +24,7 @@ LAYERS = (
     {"origin"},  # what a selection was picked from
     # The doors.
     {"questions", "options", "reporting"},
-    {"selecting"},
+    {"selecting", "plots"},
     {"workflow", "estimator"},
     {"faults"},  # what is a bug and what a user can mend
     {"batch", "demo"},

@@ -88,7 +88,7 @@ def report(
     """
     source = None if rows is None else open_source(rows)
     _check(path, source, overwrite)
-    result = _result(answer, None if stability is None else stability.summary)
+    result = result_of(answer, None if stability is None else stability.summary)
     asked = result.provenance.get("asked")
     nan = asked.get("nan", "raise") if isinstance(asked, dict) else "raise"
     found = None if source is None else score(result, source, nan=nan)
@@ -97,7 +97,7 @@ def report(
     return Written(str(path), words, None if found is None else found.explained)
 
 
-def _result(answer: Any, trust: Trust | None) -> Result:
+def result_of(answer: Any, trust: Trust | None = None) -> Result:
     """Return all that a report shows."""
     shown = {} if trust is None else {"trust": trust}
     if isinstance(answer, Result):
@@ -177,7 +177,7 @@ def _write(
     from rgcss_dask.reporting import page  # noqa: PLC0415 (matplotlib is an extra, and slow to import)
 
     folder, name = report_place(path, overwrite=overwrite)
-    layout = _layout(result, image_shape, grid)
+    layout = layout_of(result, image_shape, grid)
     samples = None if source is None else sample(result, source, SAMPLES)
     content = page.page(result, layout, samples, found)
     folder.write(name, content.encode("utf-8", "replace"))
@@ -188,7 +188,8 @@ def report_place(path: str | Path, *, overwrite: bool = False) -> tuple[Folder, 
     return refuse_others(path, GENERATOR, "a report", overwrite=overwrite)
 
 
-def _layout(result: Result, image_shape: tuple[int, int] | None, grid: Any) -> Layout | None:
+def layout_of(result: Result, image_shape: tuple[int, int] | None, grid: Any) -> Layout | None:
+    """Return where the columns lie, if that was given."""
     if image_shape is not None and grid is not None:
         raise ValueError("columns are either the pixels of an image or places on a map: give image_shape or grid.")
     if image_shape is not None:

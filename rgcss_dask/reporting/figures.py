@@ -110,8 +110,14 @@ def short(value: float) -> str:
 
 
 def explained_chart(result: Result, label: str) -> Markup:
-    """Draw the share explained after each pick, beside that of as many combinations of columns."""
+    """Draw the share explained after each pick, beside that of as many combinations of columns, as SVG."""
     figure, axes = _chart()
+    draw_explained(axes, result)
+    return _to_svg(figure, label)
+
+
+def draw_explained(axes: Axes, result: Result) -> None:
+    """Draw the share explained after each pick, beside that of as many combinations of columns."""
     steps = np.arange(result.k + 1)
     kept = np.concatenate([[0.0], result.selection.explained])
     axes.plot(steps, np.concatenate([[0.0], result.components_explained]), color=SECOND, linestyle="--", linewidth=1.6)
@@ -122,12 +128,17 @@ def explained_chart(result: Result, label: str) -> Markup:
     _count_axis(axes, result.k)
     axes.set_xlim(0, result.k)
     _name_axes(axes, "columns picked", f"of the {result.selection.share_of} explained")
-    return _to_svg(figure, label)
 
 
 def loss_chart(result: Result, label: str) -> Markup:
-    """Draw what is left unexplained after each pick, and what no columns can be below."""
+    """Draw what is left unexplained after each pick, and what no columns can be below, as SVG."""
     figure, axes = _chart()
+    draw_loss(axes, result)
+    return _to_svg(figure, label)
+
+
+def draw_loss(axes: Axes, result: Result) -> None:
+    """Draw what is left unexplained after each pick, and what no columns can be below."""
     start = result.selection.start or 1.0
     steps = np.arange(1, result.k + 1)
     loss, tight = (_positive(x / start) for x in (result.selection.loss, _tight(result)))
@@ -139,7 +150,6 @@ def loss_chart(result: Result, label: str) -> Markup:
     _share_axis(axes, np.concatenate([loss, tight]))
     _count_axis(axes, result.k)
     _name_axes(axes, "columns picked", f"of the {result.selection.share_of} left unexplained")
-    return _to_svg(figure, label)
 
 
 def paper_bound_shows(result: Result) -> bool:
@@ -197,8 +207,14 @@ def _share_axis(axes: Axes, values: Array) -> None:
 
 
 def surface_chart(tuning: Tuning, label: str) -> Markup:
-    """Draw the held-out loss of every lambda and number of columns, and the chosen point."""
+    """Draw the held-out loss of every lambda and number of columns, and the chosen point, as SVG."""
     figure, axes = _chart()
+    draw_surface(axes, tuning)
+    return _to_svg(figure, label)
+
+
+def draw_surface(axes: Axes, tuning: Tuning) -> None:
+    """Draw the held-out loss of every lambda and number of columns, and the chosen point."""
     axes.grid(visible=False)
     count, sizes = tuning.mean.shape
     values = np.maximum(tuning.mean, np.finfo(np.float64).tiny)
@@ -225,12 +241,17 @@ def surface_chart(tuning: Tuning, label: str) -> Markup:
     axes.yaxis.set_major_locator(FixedLocator(_some(count)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda i, _: short(tuning.lams[round(i)])))
     _name_axes(axes, "columns picked", "lambda")
-    return _to_svg(figure, label)
 
 
 def lambda_chart(tuning: Tuning, label: str) -> Markup:
-    """Draw the held-out loss against lambda at the chosen number of columns, with standard errors."""
+    """Draw the held-out loss against lambda at the chosen number of columns, with standard errors, as SVG."""
     figure, axes = _chart()
+    draw_lambdas(axes, tuning)
+    return _to_svg(figure, label)
+
+
+def draw_lambdas(axes: Axes, tuning: Tuning) -> None:
+    """Draw the held-out loss against lambda at the chosen number of columns, with standard errors."""
     at = _nearest(tuning)
     mean, error = tuning.mean[:, tuning.k - 1], tuning.error[:, tuning.k - 1]
     where = np.arange(len(mean))
@@ -240,12 +261,17 @@ def lambda_chart(tuning: Tuning, label: str) -> Markup:
     axes.xaxis.set_major_locator(FixedLocator(_some(len(mean))))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda i, _: short(tuning.lams[round(i)])))
     _name_axes(axes, f"lambda, with {tuning.k} columns", "left unexplained of rows held out")
-    return _to_svg(figure, label)
 
 
 def size_chart(tuning: Tuning, label: str) -> Markup:
-    """Draw the held-out loss against the number of columns at the chosen lambda, with standard errors."""
+    """Draw the held-out loss against the number of columns at the chosen lambda, with standard errors, as SVG."""
     figure, axes = _chart()
+    draw_sizes(axes, tuning)
+    return _to_svg(figure, label)
+
+
+def draw_sizes(axes: Axes, tuning: Tuning) -> None:
+    """Draw the held-out loss against the number of columns at the chosen lambda, with standard errors."""
     at = _nearest(tuning)
     mean, error = tuning.mean[at], tuning.error[at]
     where = np.arange(1, len(mean) + 1)
@@ -258,7 +284,6 @@ def size_chart(tuning: Tuning, label: str) -> Markup:
     _count_axis(axes, len(mean))
     axes.set_xlim(0.5, len(mean) + 0.5)
     _name_axes(axes, f"columns picked, with lambda {digits(tuning.lam)}", "left unexplained of rows held out")
-    return _to_svg(figure, label)
 
 
 def _nearest(tuning: Tuning) -> int:
@@ -271,8 +296,14 @@ def _some(count: int, most: int = 5) -> list[int]:
 
 
 def frequency_chart(frequency: Array, chance: float, label: str) -> Markup:
-    """Draw how often each picked column is picked again, in pick order, and how often by chance."""
+    """Draw how often each picked column is picked again, in pick order, and how often by chance, as SVG."""
     figure, axes = _chart()
+    draw_frequency(axes, frequency, chance)
+    return _to_svg(figure, label)
+
+
+def draw_frequency(axes: Axes, frequency: Array, chance: float) -> None:
+    """Draw how often each picked column is picked again, in pick order, and how often by chance."""
     k = len(frequency)
     axes.bar(np.arange(1, k + 1), frequency, width=0.8 if k <= 80 else 1.0, color=ACCENT, linewidth=0)
     axes.axhline(chance, color=INK, linestyle=":", linewidth=1.6)
@@ -281,19 +312,23 @@ def frequency_chart(frequency: Array, chance: float, label: str) -> Markup:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=7))
     axes.set_xlim(0.4, k + 0.6)
     _name_axes(axes, "picked columns, in order", "of the resamples pick it again")
-    return _to_svg(figure, label)
 
 
 def share_histogram(share: Array, label: str) -> Markup:
-    """Draw how many columns are explained how well."""
+    """Draw how many columns are explained how well, as SVG."""
     figure, axes = _chart()
+    draw_shares(axes, share)
+    return _to_svg(figure, label)
+
+
+def draw_shares(axes: Axes, share: Array) -> None:
+    """Draw how many columns are explained how well."""
     counts, edges = np.histogram(np.clip(share, 0.0, 1.0), bins=20, range=(0.0, 1.0))
     axes.bar(edges[:-1] + 0.025, counts, width=0.042, color=SECOND, linewidth=0)
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(FuncFormatter(_percent))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=5))
     _name_axes(axes, "of the column explained", "columns not picked")
-    return _to_svg(figure, label)
 
 
 def scatter_chart(original: Array, rebuilt: Array, label: str) -> Markup:
@@ -311,18 +346,24 @@ def scatter_chart(original: Array, rebuilt: Array, label: str) -> Markup:
 def field_picture(layout: Layout, values: Array, label: str, *, marks: NDArray[np.intp] | None = None) -> Markup:
     """Draw a value per column where the columns lie, and number the marked ones in their order."""
     figure, axes = _chart(_height(layout))
+    draw_places(axes, layout, values, marks)
+    if layout.image:
+        axes.set_position((0.0, 0.0, 1.0, 1.0))
+    return _to_svg(figure, label)
+
+
+def draw_places(axes: Axes, layout: Layout, values: Array, marks: NDArray[np.intp] | None = None) -> None:
+    """Draw a value per column where the columns lie, and number the marked ones in their order."""
     axes.grid(visible=False)
     axes.spines["bottom"].set_visible(False)
     _draw_field(axes, layout, values)
     if layout.image:
         axes.set_axis_off()
-        axes.set_position((0.0, 0.0, 1.0, 1.0))
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
         _name_axes(axes, layout.x_label[:40], layout.y_label[:40])
     if marks is not None:
         _number(axes, layout, marks)
-    return _to_svg(figure, label)
 
 
 def _draw_field(axes: Axes, layout: Layout, values: Array) -> None:

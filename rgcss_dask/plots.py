@@ -1,0 +1,264 @@
+"""Plots of answers: axes in, axes out. The report is drawn by the same functions, on axes of its own.
+
+They need matplotlib, ``pip install 'rgcss-dask[report]'``. Without ``ax`` a new figure is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rgcss_dask.core.missing import plain
+from rgcss_dask.core.result import Result, Tuning
+from rgcss_dask.core.stability import Stability
+from rgcss_dask.reporting import layout_of, result_of
+from rgcss_dask.reporting.redundancy import redundancy as redundancy_of
+from rgcss_dask.runtime.extras import imported
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["cross_validation", "loss", "path", "picks", "redundancy", "stability"]
+
+ACCENT, SECOND = "#c2410c", "#4b3a6e"
+COLOURS = {"INK": "#1b1f24", "MUTED": "#57606a", "RULE": "#d0d7de", "ON_ACCENT": "#ffffff"}
+COLOURS |= {"ACCENT": ACCENT, "SECOND": SECOND}
+AGAINST = {"both": "draw_surface", "lambda": "draw_lambdas", "columns": "draw_sizes"}
+
+
+def path(answer: Any, ax: Axes | None = None) -> Axes:
+    """Plot the share explained after each pick, beside that of as many principal components.
+
+    Parameters
+    ----------
+    answer : Selection, Refinement, CrossValidation, Result or fitted estimator
+        What to plot.
+    ax : Axes, optional
+        Where to plot.
+
+    Returns
+    -------
+    Axes
+        The axes, for more drawing.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> import rgcss_dask as rg
+    >>> from rgcss_dask import plots
+    >>> picked = rg.select(load_digits().data, 16, center=True)
+    >>> plots.path(picked).get_xlabel()
+    'columns picked'
+    """
+    return _drawn(ax, "draw_explained", result_of(answer))
+
+
+def loss(answer: Any, ax: Axes | None = None) -> Axes:
+    """Plot what is left unexplained after each pick, with the lower bounds.
+
+    The dashed line is the tight bound, where the selection has one (``bound=True``), the dotted one that of the paper.
+
+    Parameters
+    ----------
+    answer : Selection, Refinement, CrossValidation, Result or fitted estimator
+        What to plot.
+    ax : Axes, optional
+        Where to plot.
+
+    Returns
+    -------
+    Axes
+        The axes, for more drawing.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> import rgcss_dask as rg
+    >>> from rgcss_dask import plots
+    >>> picked = rg.select(load_digits().data, 16, center=True, bound=True)
+    >>> plots.loss(picked).get_xlabel()
+    'columns picked'
+    """
+    return _drawn(ax, "draw_loss", result_of(answer))
+
+
+def picks(
+    answer: Any,
+    ax: Axes | None = None,
+    *,
+    image_shape: tuple[int, int] | None = None,
+    grid: Any = None,
+    x: ArrayLike | None = None,
+) -> Axes:
+    """Plot where the picked columns lie, numbered in the order they were picked, on the mean of all columns.
+
+    Parameters
+    ----------
+    answer : Selection, Refinement, CrossValidation, Result or fitted estimator
+        What to plot.
+    ax : Axes, optional
+        Where to plot.
+    image_shape : pair of int, optional
+        Rows and columns of the image that the columns are the pixels of, row by row.
+    grid : pair or mapping of arrays, optional
+        Coordinates of the columns on a map, see `rgcss_dask.write_report`.
+    x : array of shape (n,), optional
+        Where each column lies on an axis, such as wavelengths: a spectrum. The number of the column by default.
+
+    Returns
+    -------
+    Axes
+        The axes, for more drawing.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> import rgcss_dask as rg
+    >>> from rgcss_dask import plots
+    >>> picked = rg.select(load_digits().data, 16, center=True)
+    >>> image = plots.picks(picked, image_shape=(8, 8))
+    >>> spectrum = plots.picks(picked)
+    >>> len(spectrum.texts)
+    16
+    """
+    result = result_of(answer)
+    layout = layout_of(result, image_shape, grid)
+    if layout is not None and x is not None:
+        raise ValueError("columns lie on one axis or in a plane: give x, or image_shape or grid.")
+    if layout is not None:
+        return _drawn(ax, "draw_places", layout, result.mean, result.selection.columns)
+    places = np.arange(result.n, dtype=np.float64) if x is None else plain(x).astype(np.float64)
+    if places.shape != (result.n,):
+        raise ValueError(f"x must have one place for each of the {result.n} columns; got shape {places.shape}.")
+    axes = _axes(ax)
+    order = np.argsort(places, kind="stable")
+    axes.plot(places[order], result.mean[order], color=SECOND, linewidth=1.6)
+    for place, column in enumerate(result.selection.columns, start=1):
+        at = (float(places[column]), float(result.mean[column]))
+        axes.plot(*at, "o", color=ACCENT, markersize=5)
+        axes.annotate(str(place), at, (0, 5), textcoords="offset points", ha="center", color=ACCENT)
+    axes.set(xlabel="column" if x is None else "", ylabel="mean of the column")
+    return axes
+
+
+def cross_validation(tuned: Any, ax: Axes | None = None, *, against: str = "both") -> Axes:
+    """Plot the loss on held-out rows, and mark what was chosen.
+
+    Parameters
+    ----------
+    tuned : CrossValidation or Result
+        A cross-validation, or a result of one.
+    ax : Axes, optional
+        Where to plot.
+    against : {"both", "lambda", "columns"}, default="both"
+        As colours over lambda and the number of columns, or with standard errors against one of them.
+
+    Returns
+    -------
+    Axes
+        The axes, for more drawing.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> import rgcss_dask as rg
+    >>> from rgcss_dask import plots
+    >>> tuned = rg.cross_validate(rg.scan(load_digits().data, folds=3), 8, center=True)
+    >>> plots.cross_validation(tuned).get_xlabel()
+    'columns picked'
+    """
+    if against not in AGAINST:
+        raise ValueError(f"against must be one of {', '.join(AGAINST)}; got {against!r}.")
+    tuning = tuned.tuning if isinstance(tuned, Result) else getattr(tuned, "summary", None)
+    if not isinstance(tuning, Tuning):
+        raise ValueError(f"only what cross_validate returned has held-out losses; got {type(tuned).__name__}.")
+    return _drawn(ax, AGAINST[against], tuning)
+
+
+def stability(trust: Stability, answer: Any, ax: Axes | None = None) -> Axes:
+    """Plot how often each picked column was picked again on varied rows; the dotted line is how often by chance.
+
+    Parameters
+    ----------
+    trust : Stability
+        What `rgcss_dask.stability` returned.
+    answer : Selection, Refinement, CrossValidation, Result or fitted estimator
+        The picks, in whose order the bars stand.
+    ax : Axes, optional
+        Where to plot.
+
+    Returns
+    -------
+    Axes
+        The axes, for more drawing.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> import rgcss_dask as rg
+    >>> from rgcss_dask import plots
+    >>> moments = rg.scan(load_digits().data, groups=20)
+    >>> trust = rg.stability(moments, 8, center=True, resamples=20)
+    >>> plots.stability(trust, rg.select(moments, 8, center=True)).get_xlabel()
+    'picked columns, in order'
+    """
+    columns = np.asarray(result_of(answer).selection.columns)
+    return _drawn(ax, "draw_frequency", trust.frequency[columns], trust.k / len(trust.frequency))
+
+
+def redundancy(answer: Any, ax: Axes | None = None) -> Axes:
+    """Plot how many of the columns that were not picked are explained how well.
+
+    Parameters
+    ----------
+    answer : Selection, Refinement, CrossValidation, Result or fitted estimator
+        What to plot.
+    ax : Axes, optional
+        Where to plot.
+
+    Returns
+    -------
+    Axes
+        The axes, for more drawing.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> import rgcss_dask as rg
+    >>> from rgcss_dask import plots
+    >>> picked = rg.select(load_digits().data, 16, center=True)
+    >>> plots.redundancy(picked).get_xlabel()
+    'of the column explained'
+    """
+    found = redundancy_of(result_of(answer))
+    return _drawn(ax, "draw_shares", found.share[found.unpicked])
+
+
+def _axes(ax: Axes | None) -> Axes:
+    """Return the axes that were given, or those of a new figure."""
+    pyplot = imported("matplotlib.pyplot", extra="report", by="a plot")
+    made: Axes = pyplot.subplots(layout="constrained")[1] if ax is None else ax
+    return made
+
+
+def _drawn(ax: Axes | None, draw: str, *values: Any) -> Axes:
+    """Let the report's function draw on axes, then put colours in the place of those that the page of a report sets."""
+    axes = _axes(ax)
+    figures = importlib.import_module("rgcss_dask.reporting.figures")  # needs matplotlib, which is there by now
+    getattr(figures, draw)(axes, *values)
+    colours = {getattr(figures, name): colour for name, colour in COLOURS.items()}
+    for artist in axes.findobj():
+        for part in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
+            now = getattr(artist, f"get_{part}", lambda: None)()
+            if isinstance(now, str) and now in colours:
+                getattr(artist, f"set_{part}")(colours[now])
+    for patch in axes.patches:  # bars keep their colours as numbers
+        patch.set_facecolor(colours.get(_hex(patch.get_facecolor()), patch.get_facecolor()))
+    return axes
+
+
+def _hex(colour: Any) -> str:
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colour[:3])
