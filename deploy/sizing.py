@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from rgcss_dask.core.plan import (
-    CHAIN_BYTES,
     READ_BYTES,
     SPAN_BYTES,
     SPAN_LIMIT,
@@ -28,8 +27,10 @@ from rgcss_dask.core.plan import (
     Geometry,
     Options,
     Plan,
+    is_chain,
     make_plan,
     merges_in_a_row,
+    parts_of_span,
     size,
 )
 from rgcss_dask.runtime.memory_limit import SHARE
@@ -128,10 +129,10 @@ def estimate(matrix: Matrix, machines: Machines, constants: Constants) -> Estima
     work = math.ceil(spans / busy) * (matrix.rows / spans) * row / plan.tile_threads
     result = result_bytes(matrix)
     merge = result / constants.merge_rate + (result / machines.network if machines.workers > 1 else 0.0)
-    # At worst the span that ends last is the first of its run at every level; in a chain, each has its turn.
-    chain = 8 * matrix.columns**2 >= CHAIN_BYTES
-    tail = merge if chain else merges_in_a_row(spans) * merge
-    together = max(constants.start_seconds + work + tail, (spans - 1) * merge if chain else 0.0)
+    # At worst the span that ends last is the first of its run at every level.
+    chain = is_chain(plan.geometry, plan.options)
+    tail = merges_in_a_row(spans, chain=chain) * merge
+    together = constants.start_seconds + work + tail
     reports = matrix.rows / plan.read_rows + spans
     fixed = spans * constants.span_seconds + (spans - 1) * constants.merge_seconds + reports * constants.report_seconds
     idle = constants.idle_share + heartbeats(machines.workers) * constants.heartbeat_seconds
@@ -163,11 +164,13 @@ def planned(matrix: Matrix, threads: int) -> Plan:
     that many rows is the plan of any more.
     """
     row_bytes = matrix.columns * np.dtype(matrix.dtype).itemsize
-    rows = min(matrix.rows, SPAN_LIMIT * max(SPAN_ROWS, SPAN_BYTES // row_bytes))
+    whole = Geometry(matrix.rows, matrix.columns, np.dtype(matrix.dtype), np.array([0, matrix.rows]))
+    parts = parts_of_span(whole, matrix.options) if is_chain(whole, matrix.options) else 1
+    rows = min(matrix.rows, SPAN_LIMIT * max(SPAN_ROWS * parts, SPAN_BYTES // row_bytes))
     chunk = max(1, min(rows, READ_BYTES // row_bytes))
     cuts = np.append(np.arange(0, rows, chunk, dtype=np.int64), rows)
     geometry = Geometry(rows, matrix.columns, np.dtype(matrix.dtype), cuts)
-    return make_plan(geometry, matrix.options, budget=UNLIMITED, threads=threads)
+    return make_plan(geometry, matrix.options, budget=UNLIMITED, threads=threads, cluster=True)
 
 
 def result_bytes(matrix: Matrix) -> int:

@@ -8,7 +8,20 @@ from dask.order import order
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rgcss_dask.core.plan import SPAN_ROWS, Geometry, Options, check_counts, levels, make_plan, results_at_hand, size
+from rgcss_dask.core.plan import (
+    LONG_RUN,
+    SPAN_ROWS,
+    Geometry,
+    Options,
+    _stack,
+    check_counts,
+    is_chain,
+    levels,
+    make_plan,
+    results_alive,
+    results_at_hand,
+    size,
+)
 from rgcss_dask.sources.base import even_cuts
 
 GB = 10**9
@@ -69,8 +82,11 @@ def test_a_budget_for_some_of_the_threads():
     assert some.memory <= all_of_them.memory // 2
 
 
-def most_held(nodes, threads, spread, seed):
-    """Follow a pass in Dask's order, with spans that take from 1 to many times as long, and count results at hand."""
+def most_held(nodes, threads, spread, seed, *, making=False):
+    """Follow a pass in Dask's order, with spans that take from 1 to many times as long, and count results at hand.
+
+    With ``making`` those that are being made too.
+    """
     rng, parents = random.Random(seed), {i: p for p, node in enumerate(nodes) for i in (node.left, node.right)}
     graph = {i: (max, node.left, node.right) if node.left is not None else (int,) for i, node in enumerate(nodes)}
     priority = order(graph)
@@ -82,6 +98,8 @@ def most_held(nodes, threads, spread, seed):
             _, i = heapq.heappop(ready)
             takes = 1 + spread * rng.expovariate(1) if nodes[i].left is None else 0.02
             heapq.heappush(running, (clock + takes, i))
+        if making:
+            most = max(most, held + sum(nodes[j].left is None for _, j in running))
         clock, i = heapq.heappop(running)
         done.add(i)
         held += 1 if nodes[i].left is None else -1
@@ -109,8 +127,57 @@ def test_twenty_thousand_columns_use_one_accumulator_and_all_threads():
     assert made.concurrency == 1
     assert made.tile_threads == 8
     assert made.memory <= 12 * GB
+    spans = [made.nodes[i].start for i in made.spans]
     starts = {node.start for node in made.nodes if node.left is not None}
-    assert starts == {0}, "merged one after another, so that two matrices are alive"
+    assert starts == set(spans[::LONG_RUN]), "merged one after another in long runs, so that three matrices are alive"
+    assert made.memory <= 3.3 * 8 * 20_000**2
+
+
+def test_folds_of_eleven_thousand_columns_fit_where_twelve_matrices_do():
+    made = plan(200_000, 11_000, 500, budget=13 * GB, threads=2, folds=5)
+    assert made.concurrency == 1
+    assert made.tile_threads == 2
+
+
+@pytest.mark.parametrize("threads", [1, 2, 64])
+def test_ten_thousand_columns_take_less_than_four_matrices_whatever_the_threads(threads):
+    assert plan(10**5, 10_000, 500, budget=1000 * GB, threads=threads).memory <= 4 * 8 * 10_000**2
+
+
+@given(
+    rows=st.sampled_from([10**4, 10**5, 10**6]),
+    columns=st.lists(st.integers(100, 24_000), min_size=2, max_size=2),
+    folds=st.sampled_from([0, 5]),
+    groups=st.sampled_from([0, 20]),
+    dtype=st.sampled_from(["u1", "f4", "f8"]),
+    cluster=st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_more_columns_take_more_memory(rows, columns, folds, groups, dtype, cluster):
+    """What one span at a time needs, by which a pass is refused; but for the change to long runs, which spare some."""
+    options = Options(folds=folds, groups=groups)
+    few, many = (
+        make_plan(geometry(rows, n, 100, dtype), options, budget=10**15, threads=1, cluster=cluster)
+        for n in sorted(columns)
+    )
+    if is_chain(few.geometry, options) == is_chain(many.geometry, options):
+        assert few.memory <= many.memory * 1.1  # spans of fewer rows may have one group less in them
+
+
+def most_alive(nodes, threads, seed):
+    """Count the results that are there or in the making, as `most_held` does, of spans that take about as long."""
+    return most_held(nodes, threads, 0.5, seed, making=True)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+@pytest.mark.parametrize("chain", [False, True])
+def test_results_alive_are_as_few_as_planned(threads, chain):
+    for spans in (2, 9, 79, 292):
+        nodes = _stack(np.arange(spans + 1), chain=chain)
+        most = max(most_alive(nodes, 1 if chain else threads, seed) for seed in range(3))
+        planned = results_alive(spans, 1 if chain else threads, chain=chain, cluster=False)
+        assert most <= planned
+        assert planned <= 2 * most
 
 
 def test_too_little_memory_is_refused_with_the_least_that_works():

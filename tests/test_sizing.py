@@ -87,7 +87,8 @@ def test_more_rows_take_longer_and_more_workers_no_longer_unless_the_scheduler_i
 def test_a_plan_of_more_rows_than_are_looked_at_is_the_same_plan():
     rows, chunk = 3 * SPAN_LIMIT * (SPAN_BYTES // 784), READ_BYTES // 784
     cuts = np.append(np.arange(0, rows, chunk), rows)
-    whole = make_plan(Geometry(rows, 784, np.dtype("uint8"), cuts), Options(folds=5), budget=UNLIMITED, threads=8)
+    asked, geometry = Options(folds=5), Geometry(rows, 784, np.dtype("uint8"), cuts)
+    whole = make_plan(geometry, asked, budget=UNLIMITED, threads=8, cluster=True)
     made = planned(Matrix(rows, 784, "uint8", Options(folds=5)), 8)
     assert len(made.spans) == pytest.approx(len(whole.spans), rel=0.01)
     assert made.memory == pytest.approx(whole.memory, rel=0.05)

@@ -25,7 +25,9 @@ SAVE_ROWS = 2**15
 SAVE_FILES = 8  # checkpoints that are put together in one
 # Results merged one after another: few of spans, because a worker that reads lets a merge wait; more of those above.
 FAN, HIGH_FAN = 4, 32
-CHAIN_BYTES = 2**30  # matrices of this size are all merged one after another, so that two are alive and not ten
+# Results of this size are merged one after another, so many in a run, by a process that reads one span at a time: then
+# two of them are alive, one more for each level of runs, and not ten.
+CHAIN_BYTES, LONG_RUN = 2**29, 128
 # The store's bytes, the decoded chunk and the rows put together from it, measured for Zarr.
 READ_COPIES = 3
 TILE_THREADS = 16  # at most, for one span
@@ -140,8 +142,10 @@ class Plan:
         yield from reads_between(self.geometry.cuts, node.start, node.stop, self.read_rows)
 
 
-def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int) -> Plan:
+def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int, cluster: bool = False) -> Plan:
     """Cut and stack the spans, and let as many run at once as ``budget`` bytes allow.
+
+    On a cluster results also wait for workers that read, and on their way from one to the other.
 
     Raises
     ------
@@ -149,8 +153,8 @@ def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int
         When not even one span at a time fits; the message says what would.
     """
     _check_matrix_fits(geometry, options, budget)
-    edges = span_edges(geometry)
-    chain = options.matrix_bytes(geometry.columns) >= CHAIN_BYTES
+    chain = is_chain(geometry, options)
+    edges = span_edges(geometry, parts=parts_of_span(geometry, options) if chain else 1)
     nodes = _with_saves(_stack(edges, chain=chain))
     parents: list[int | None] = [None] * len(nodes)
     for i, node in enumerate(nodes):
@@ -168,8 +172,9 @@ def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int
             concurrency=c,
             tile_threads=_tile_threads(threads, c),
             chain=chain,
+            cluster=cluster,
         )
-        for c in range(1, max(1, min(threads, spans)) + 1)
+        for c in range(1, 2 if chain else max(1, min(threads, spans)) + 1)
     ]
     if needs[0] > budget:
         raise MemoryError(_refusal(geometry, options, needs[0], budget, largest))
@@ -186,10 +191,22 @@ def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int
     )
 
 
-def span_edges(geometry: Geometry) -> Cuts:
-    """Return the rows at which spans begin and end, from the geometry alone."""
+def parts_of_span(geometry: Geometry, options: Options) -> int:
+    """Count the parts kept apart that the rows of one span may belong to; of groups, as they are runs, two or so."""
+    return max(1, options.folds) + min(2, options.groups_among(geometry.rows))
+
+
+def is_chain(geometry: Geometry, options: Options) -> bool:
+    """Tell whether results are so large that few may be alive; those of candidates are made by one thread each."""
+    matrix = options.matrix_bytes(geometry.columns) * options.matrices
+    return options.candidates is None and matrix * parts_of_span(geometry, options) >= CHAIN_BYTES
+
+
+def span_edges(geometry: Geometry, *, parts: int = 1) -> Cuts:
+    """Return the rows at which spans begin and end; of more rows where more parts have to be merged after them."""
     g = geometry
     least = SPAN_ROWS if g.dtype.itemsize == 1 else SPAN_ROWS // 2  # whose products take twice as long
+    least *= parts
     rows = max(least, min(SPAN_BYTES // g.row_bytes, -(-g.rows // SPAN_COUNT)), -(-g.rows // SPAN_LIMIT))
     if g.whole:  # all of a span is in memory at once, so no more than must be
         rows = max(READ_BYTES // g.row_bytes, -(-g.rows // SPAN_LIMIT))
@@ -205,14 +222,12 @@ def memory_need(
     concurrency: int,
     tile_threads: int,
     chain: bool,
+    cluster: bool = False,
 ) -> int:
-    """Count the bytes a pass may hold at once."""
+    """Count the bytes a pass may hold at once, in each process."""
     n = geometry.columns
     matrix = options.matrix_bytes(n) * options.matrices
-    kept_apart = max(1, options.folds)
     groups = options.groups_among(geometry.rows)
-    touched = 0 if groups == 0 else min(groups, -(-groups // spans) + 1)
-    accumulators = (kept_apart + touched) * matrix
     shared = options.folds > 0 and options.groups > 0
     work = buffer_bytes(n, geometry.dtype, options.precision, threads=tile_threads, shared=shared)
     if options.candidates is not None:  # rows in double precision and weighted candidates, a product, and one moved
@@ -221,9 +236,25 @@ def memory_need(
     gaps = 0 if options.matrices == 1 else 2 * matrix + 2 * 8 * read_rows * n
     gathered = 2 if options.folds or options.groups or options.fraction is not None else 1
     reading = (READ_COPIES + gathered) * read_rows * geometry.row_bytes
-    waiting = 1 if chain else results_at_hand(spans, concurrency) if spans > 1 else 0
-    results = waiting * (kept_apart + touched) * matrix + groups * matrix + matrix
-    return OVERHEAD + concurrency * (accumulators + work + gaps + reading) + results
+    alive = results_alive(spans, concurrency, chain=chain, cluster=cluster)
+    apart = options.folds or (0 if groups else 1)
+    if groups:  # results are of runs of rows, so that a group is in two of them only where one ends
+        groups += alive - 1 + (groups if cluster else 0)  # and while a result is sent, it is in two places
+    # In the end there are the sums of all rows, made of those of the parts, two at a time; gaps are filled beside them.
+    sums = max(alive * apart, apart + 2) + groups
+    return OVERHEAD + concurrency * (work + gaps + reading) + sums * matrix
+
+
+def results_alive(spans: int, concurrency: int, *, chain: bool, cluster: bool) -> int:
+    """Count the results that a process holds at once, those in the making counted."""
+    if spans == 1:
+        return 1
+    if cluster:  # in a chain, one that goes to another worker and one that has come
+        waiting = levels(spans, chain=chain) + 2 if chain else results_at_hand(spans, concurrency)
+        return concurrency + waiting
+    # Depth first there is one for each level; of several threads some are ahead, by up to a run in all.
+    ahead = 1 if concurrency == 1 else 3 * concurrency - 1
+    return min(spans, levels(spans, chain=chain) + ahead)
 
 
 def _tile_threads(threads: int, concurrency: int) -> int:
@@ -259,41 +290,41 @@ def _largest_read(geometry: Geometry, edges: Cuts, read_rows: int) -> int:
 
 
 def results_at_hand(spans: int, threads: int) -> int:
-    """Count the results that a process holds at most, to be merged.
+    """Count the results that a worker of a cluster holds at most, to be merged.
 
     A walk of the tree, depth first, holds one for each level. Each thread has one under way, and until the scheduler
-    has heard of it the inputs of its last merge. On a cluster a whole run may wait while the worker to merge it reads.
+    has heard of it the inputs of its last merge. A whole run may wait while the worker to merge it reads.
     """
     return levels(spans) + 3 * threads + FAN - 1
 
 
-def levels(spans: int) -> int:
+def levels(spans: int, *, chain: bool = False) -> int:
     """Count the levels of the tree above so many spans."""
-    return len(_fans(spans))
+    return len(_fans(spans, chain=chain))
 
 
-def merges_in_a_row(spans: int) -> int:
+def merges_in_a_row(spans: int, *, chain: bool = False) -> int:
     """Count the merges that one span may have to wait for, at most, if it is the last one and the first of its runs."""
-    return sum(fan - 1 for fan in _fans(spans))
+    return sum(fan - 1 for fan in _fans(spans, chain=chain))
 
 
-def _fans(spans: int) -> list[int]:
+def _fans(spans: int, *, chain: bool) -> list[int]:
     """Return how many results are merged one after another at each level, at most."""
     fans: list[int] = []
     while spans > 1:
-        fans.append(min(spans, HIGH_FAN if fans else FAN))
+        fans.append(min(spans, HIGH_FAN if fans else LONG_RUN if chain else FAN))
         spans = -(-spans // fans[-1])
     return fans
 
 
 def _stack(edges: Cuts, *, chain: bool) -> list[Node]:
-    """Merge runs of neighbours, one after the other, then runs of those, until one is left; or all in one run.
+    """Merge runs of neighbours, one after the other, then runs of those, until one is left; in a chain, long runs.
 
     So there is one result in the making for each level, and few levels: ten times as many rows need hardly more memory.
     """
     nodes = [Node(int(a), int(b)) for a, b in pairwise(edges)]
     level = list(range(len(nodes)))
-    for fan in [len(nodes)] if chain else _fans(len(nodes)):
+    for fan in _fans(len(nodes), chain=chain):
         runs = [level[i : i + fan] for i in range(0, len(level), fan)]
         level = []
         for left, *others in runs:

@@ -292,6 +292,7 @@ def make_request(
         options,
         budget=budget,
         threads=where.threads,
+        cluster=where.client is not None,
     )
     stamps = _stamps(source, plan) if options.checksum else None
     return Request(
