@@ -12,6 +12,7 @@ import zarr
 
 import rgcss_dask as rg
 from rgcss_dask.conversion.apply_selection import ATTRIBUTE
+from rgcss_dask.core.rebuild import fitted
 from rgcss_dask.io.zarr_store import COLUMN_NAMES
 
 
@@ -60,8 +61,57 @@ def test_reconstruction_from_all_and_from_picked_columns(X, picked, tmp_path):
     expected = e.inverse_transform(e.transform(X))
     rg.write_reduced(e.selection_, X, tmp_path / "reduced.zarr")
     for i, source in enumerate((X, tmp_path / "reduced.zarr")):
-        assert rg.write_reconstruction(e.selection_, e.coef_, source, tmp_path / f"back{i}.zarr") == 500
+        target = tmp_path / f"back{i}.zarr"
+        assert rg.write_reconstruction(e.selection_, e.coef_, source, target, dtype="float64") == 500
         np.testing.assert_allclose(zarr.open_array(tmp_path / f"back{i}.zarr", mode="r")[:], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("source", "asked", "written"),
+    [
+        ("f8", None, "f4"),
+        ("f4", None, "f4"),
+        ("f2", None, "f2"),
+        ("u1", None, "u1"),
+        ("i2", None, "i2"),
+        ("u1", "float64", "f8"),
+        ("f8", "uint8", "u1"),
+        (">f8", None, "f4"),
+    ],
+)
+@pytest.mark.parametrize("objective", ["unselected", "all"])
+def test_the_dtype_of_a_reconstruction(X, objective, source, asked, written, tmp_path):
+    values = np.clip(30 * X, -50, 300) if source == "i2" else np.clip(30 * X, 0, 255)
+    rows = np.rint(values).astype(source) if source[0] in "iu" else values.astype(source)
+    moments = rg.Moments.of(rows.astype(np.float64))
+    picked = rg.select(moments, 4, center=True, objective=objective)
+    weights = picked.weights(moments)
+    rg.write_reconstruction(picked, weights, rows, tmp_path / "back.zarr", dtype=asked)
+    found = zarr.open_array(tmp_path / "back.zarr", mode="r")[:]
+    S, mean = picked.columns, rows.astype(np.float64).mean(axis=0)
+    want = (rows[:, S].astype(np.float64) - mean[S]) @ weights + mean
+    if objective == "unselected":
+        want[:, S] = rows[:, S]
+    assert found.dtype == written
+    if found.dtype.kind == "f":
+        np.testing.assert_allclose(found, want, atol=3 * np.finfo(found.dtype).eps * 300)
+    else:
+        ends = np.iinfo(found.dtype)
+        assert np.abs(found - np.clip(want, ends.min, ends.max)).max() <= 0.5 + 1e-9
+        assert want.min() < ends.min or found.dtype == "i2"  # some values are cut off
+
+
+def test_what_a_dtype_cannot_hold():
+    big = np.array([[-1e30, 1e30, 2.5, 3.5]])
+    for dtype in (np.int64, np.uint64, np.int8):
+        low, high, *rest = fitted(big, np.dtype(dtype))[0].tolist()
+        assert (low, high, rest) == (np.iinfo(dtype).min, np.iinfo(dtype).max, [2, 4])
+    with pytest.raises(ValueError, match=r"do not fit into float16; ask for float64"):
+        fitted(big, np.dtype(np.float16))
+    with pytest.raises(ValueError, match=r"uint8 has no place for NaN"):
+        fitted(np.array([np.nan]), np.dtype(np.uint8))
+    with pytest.raises(ValueError, match=r"dtype must be that of real numbers.*got 'words'"):
+        rg.write_reconstruction(rg.select(np.eye(3) + 1, 1), np.ones((1, 3)), np.ones((4, 3)), "x", dtype="words")
 
 
 def test_dataarrays(tmp_path):

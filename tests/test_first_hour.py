@@ -12,6 +12,7 @@ import zarr
 import rgcss_dask as rg
 from rgcss_dask.batch import run_batch
 from rgcss_dask.cli import main
+from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.names import as_written
 
 NAMES = ["Größe, cm", 'the "old" one', "<b>bold</b>", "1", "温度", "a=b", "weight", "year 2"]
@@ -122,3 +123,78 @@ def test_columns_are_found_as_people_write_them(run):
 )
 def test_lists_of_columns(texts, columns):
     assert as_written(texts, NAMES) == columns
+
+
+def test_what_is_given_for_something_else_is_met_by_its_name(run):
+    stored("a.zarr", table())
+    run("scan", "a.zarr", "-o", "m.zarr", "--folds", 3)
+    run("select", "m.zarr", "-k", 3, "--lam", 1, "-o", "r.json")
+    for command in (["select", "r.json"], ["tune", "r.json"], ["scan", "r.json", "-o", "x.zarr"]):
+        assert "rows are needed; r.json is a result: rgcss report r.json" in run(*command, code=1)
+    assert "rows are needed; m.zarr holds moments" in run("scan", "m.zarr", "-o", "x.zarr", code=1)
+    for command in ("report", "apply"):
+        rest = ["a.zarr", "-o", "x"] if command == "apply" else ["-o", "x.html"]
+        assert "m.zarr holds moments: pick columns from them with rgcss select m.zarr" in run(
+            command, "m.zarr", *rest, code=1
+        )
+        assert "a result is needed; a.zarr holds rows" in run(command, "a.zarr", *rest, code=1)
+    assert "a.zarr holds rows: make moments of them" in run("merge", "a.zarr", "m.zarr", "-o", "x.zarr", code=1)
+    assert "it is a folder, in which there is a.zarr, m.zarr" in run("scan", ".", "-o", "x.zarr", code=1)
+    Path("notes").write_text("no data")
+    assert "it is a file of another kind" in run("select", "notes", code=1)
+    with pytest.raises(WrongKindError, match=r"moments are needed; .*r\.json is a result"):
+        rg.load("r.json")
+    with pytest.raises(WrongKindError, match=r"load_result\('r\.json'\)"):
+        rg.report("r.json", "r.html")
+    assert not list(Path().glob("x*"))
+
+
+def test_a_gap_ends_in_words_that_lead_on(run):
+    frame = table()
+    frame.iloc[130, 4] = np.nan
+    stored("a.zarr", frame)
+    said = run("scan", "a.zarr", "-o", "m.zarr", code=1)
+    assert "row 130, column 4 of a.zarr holds nan; the column is called '温度'" in said
+    assert "Use --nan drop to leave out such rows, or --nan mean to fill gaps" in said
+    assert "nan='" not in said
+    run("scan", "a.zarr", "-o", "m.zarr", "--nan", "mean")  # the pass before kept nothing that would be lost
+    run("scan", "a.zarr", "-o", "n.zarr", code=1)
+    assert "239 rows, 1 dropped" in run("scan", "a.zarr", "-o", "n.zarr", "--nan", "drop")
+    for nan in ("drop", "mean"):
+        asked = ("-k", 3, "--lam", 1, "--center", "--json")
+        stored_names = json.loads(run("select", {"drop": "n", "mean": "m"}[nan] + ".zarr", *asked))["names"]
+        assert json.loads(run("select", "a.zarr", "--nan", nan, *asked))["names"] == stored_names
+        assert list(rg.select(frame, 3, center=True, nan=nan).names) == stored_names
+    with pytest.raises(ValueError, match=r"called '温度'\. .*nan='drop' \(--nan drop\)"):
+        rg.select(frame, 3)
+
+
+def test_inspect_shows_names_and_says_what_it_leaves_out(run):
+    stored("a.zarr", table())
+    said = run("inspect", "a.zarr")
+    assert all(repr(name) in said for name in NAMES)
+    stored("wide.zarr", pd.DataFrame(np.ones((3, 45)), columns=[f"c{i}" for i in range(45)]))
+    assert "'c39' and 5 more (--json has all)" in run("inspect", "wide.zarr")
+    assert len(json.loads(run("inspect", "wide.zarr", "--json"))["names"]) == 45
+    run("select", "a.zarr", "-k", 2, "--lam", 0.123456789, "-o", "r.json")
+    assert "0.1235\n" in run("inspect", "r.json")
+
+
+def test_the_dtype_of_a_reconstruction_is_an_option(run):
+    stored("a.zarr", table())
+    run("select", "a.zarr", "-k", 3, "--lam", 1, "--center", "-o", "r.json")
+    for options, dtype in (([], "float32"), (["--dtype", "float64"], "float64"), (["--dtype", "int16"], "int16")):
+        run("apply", "r.json", "a.zarr", "--reconstruct", *options, "-o", f"{dtype}.zarr")
+        assert zarr.open_array(f"{dtype}.zarr", mode="r").dtype == dtype
+    assert "leave out --dtype" in run("apply", "r.json", "a.zarr", "--dtype", "int16", "-o", "x.zarr", code=2)
+
+
+def test_all_columns_that_hold_no_numbers_are_named_at_every_door(run):
+    frame = table().assign(id=[f"n{i}" for i in range(240)], day=pd.date_range("2024-01-01", periods=240))
+    for door in (rg.scan, lambda rows: rg.select(rows, 3), lambda rows: rg.RGCSS(3).fit(rows)):
+        with pytest.raises(TypeError, match=r"column 'id' has dtype \w+, column 'day' has dtype datetime64"):
+            door(frame)
+    frame.to_csv("t.csv", index=False)
+    said = run("convert", "t.csv", "t.zarr", code=1)
+    assert "'id' (text" in said
+    assert "'day' (dates" in said

@@ -100,7 +100,7 @@ def test_what_is_written(frame, shuffled, picked, tmp_path):
     rebuilt = e.inverse_transform(e.transform(frame)).to_numpy()
     backwards = frame[[NAMES[j] for j in columns[::-1]]]
     for i, source in enumerate((frame, shuffled, tmp_path / "reduced.zarr", backwards, wanted)):
-        rg.write_reconstruction(picked, weights, source, tmp_path / f"back{i}.zarr")
+        rg.write_reconstruction(picked, weights, source, tmp_path / f"back{i}.zarr", dtype="float64")
         back = zarr.open_array(tmp_path / f"back{i}.zarr", mode="r")
         np.testing.assert_allclose(back[:], rebuilt, rtol=1e-9)
         assert back.attrs["column_names"] == NAMES

@@ -26,6 +26,7 @@ from rgcss_dask.core.noise import Differences
 from rgcss_dask.core.precision import doubt_of_values
 from rgcss_dask.io.claim import claimed, refuse_lost
 from rgcss_dask.io.files import Folder, is_url
+from rgcss_dask.io.own_files import refuse_wrong
 from rgcss_dask.io.retry import StoreError
 from rgcss_dask.io.zarr_store import CODECS, FreshStore, url_store
 from rgcss_dask.sources.guarded_stores import MissingChunkError, strict_group
@@ -228,6 +229,7 @@ def read_record(folder: Folder) -> Record | None:
 def _required(folder: Folder) -> dict[str, Any]:
     content = _look(folder)
     if content is None:
+        refuse_wrong(folder.url, "moments")
         raise FileNotFoundError(
             f"there is no finished archive of moments at {folder.address}. Make one with scan(..., archive=path)."
         )

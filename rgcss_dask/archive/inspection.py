@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rgcss_dask.archive import archive as archives
-from rgcss_dask.archive.checkpoints import Checkpoints
-from rgcss_dask.archive.ownership import CHECKPOINTS, OF_PASS, is_begun
+from rgcss_dask.archive.ownership import CHECKPOINTS, is_begun
+from rgcss_dask.archive.pass_identity import checkpoint_count
 from rgcss_dask.archive.result_file import load_result
 from rgcss_dask.core.plan import size
 from rgcss_dask.io.files import Folder, order_in_words
@@ -33,11 +33,7 @@ def describe(path: str, storage_options: dict[str, Any] | None = None) -> dict[s
 
 def unfinished(folder: Folder) -> int | None:
     """Count the checkpoints of a pass that was not finished, or return None if there was none."""
-    if not is_begun(folder):
-        return None
-    inside = folder.within(CHECKPOINTS)
-    passes = [name for name in inside.names() if OF_PASS.fullmatch(name)]
-    return sum(len(Checkpoints(inside.within(name)).names()) for name in passes)
+    return checkpoint_count(folder.within(CHECKPOINTS)) if is_begun(folder) else None
 
 
 def _moments(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any]:
@@ -50,7 +46,7 @@ def _moments(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any
         "dropped": moments.dropped,
         "folds": len(moments.folds),
         "groups": len(moments.groups),
-        "names": None if moments.names is None else list(moments.names[:5]),
+        "names": None if moments.names is None else list(moments.names),
         "source": record.source.get("address"),
         "options": {key: value for key, value in record.options.items() if value},
         "history": record.history,
@@ -86,5 +82,5 @@ def _matrix(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any]
         "size": size(m * n * source.dtype.itemsize),
         "chunks": len(source.cuts) - 1,
         **({"checksums": f"none ({source.unguarded})"} if source.unguarded else {}),
-        "names": None if source.names is None else list(source.names[:5]),
+        "names": None if source.names is None else list(source.names),
     }

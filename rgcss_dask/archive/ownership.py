@@ -11,8 +11,9 @@ from rgcss_dask.core.kinds import ARRAYS
 from rgcss_dask.io.claim import ID
 from rgcss_dask.io.claim import NAME as CLAIM
 from rgcss_dask.io.files import DRAFT, Folder
+from rgcss_dask.io.own_files import ARCHIVE
 
-ATTRIBUTE = "rgcss_dask"  # of the group that is an archive: its mark
+ATTRIBUTE = ARCHIVE  # of the group that is an archive: its mark
 CHECKPOINTS = "checkpoints"
 PASS = "pass.json"  # in the checkpoints: which pass they are of, and their mark
 MARK = b'{"format": '  # what it begins with

@@ -20,7 +20,7 @@ def open_checkpoints(folder: Folder, fingerprint: dict[str, Any], *, overwrite: 
     inside = folder.within(CHECKPOINTS)
     there = unfinished_pass(folder)
     if there is not None and not can_go_on(there, fingerprint):
-        if not overwrite:
+        if not overwrite and (not there or checkpoint_count(inside)):  # a pass that has kept nothing is no loss
             raise _unfinished_other(inside, there, fingerprint)
         drop_checkpoints(folder)
         there = None
@@ -37,6 +37,12 @@ def unfinished_pass(folder: Folder) -> dict[str, Any] | None:
         return None if found is None else dict(json.loads(found))
     except (ValueError, TypeError, RecursionError):
         return {}  # damaged: no pass that can be gone on with
+
+
+def checkpoint_count(inside: Folder) -> int:
+    """Count the checkpoints that passes have kept in a folder of them."""
+    passes = [name for name in inside.names() if OF_PASS.fullmatch(name)]
+    return sum(len(Checkpoints(inside.within(name)).names()) for name in passes)
 
 
 def can_go_on(there: dict[str, Any], here: dict[str, Any]) -> bool:

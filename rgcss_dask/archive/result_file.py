@@ -21,12 +21,12 @@ from rgcss_dask.core.result import Result, Trust, Tuning
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.io.files import Folder, place_of
 from rgcss_dask.io.outputs import refuse_others
+from rgcss_dask.io.own_files import RESULT, refuse_wrong
 from rgcss_dask.io.safe_text import kept, without_secrets
 
 FORMAT = 3  # may hold the leading eigenvalues alone, without the paper's bound
 WHOLE = 2  # with a checksum of the content, which format 1 did not have; written where all eigenvalues are there
 OLDEST = 1
-KIND = "rgcss_dask result"
 RULES = "include", "exclude"  # of what may be picked, kept with the selection
 
 
@@ -54,7 +54,7 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
         if getattr(result.selection, field) is default:
             del content["selection"][field]
     found = WHOLE if len(result.spectrum) == result.n else FORMAT
-    content = {"kind": KIND, "format": found, "crc32": _crc(content), **content}
+    content = {"kind": RESULT, "format": found, "crc32": _crc(content), **content}
     folder.write(name, json.dumps(content, indent=1).encode())
 
 
@@ -70,7 +70,7 @@ def _carried(aims: Aims) -> dict[str, Any]:
 
 def result_place(path: str | Path, *, overwrite: bool = False) -> tuple[Folder, str]:
     """Return where to write a result, or say why not there."""
-    return refuse_others(path, f'"kind": "{KIND}"'.encode(), "a result", overwrite=overwrite)
+    return refuse_others(path, f'"kind": "{RESULT}"'.encode(), "a result", overwrite=overwrite)
 
 
 def load_result(path: str | Path) -> Result:
@@ -98,6 +98,7 @@ def load_result(path: str | Path) -> Result:
     >>> result.weights.shape
     (3, 13)
     """
+    refuse_wrong(path, "a result")
     folder, name = place_of(path)
     where, text = without_secrets(path), folder.read(name)
     if text is None:
@@ -107,9 +108,9 @@ def load_result(path: str | Path) -> Result:
         kind, found = content.pop("kind"), content.pop("format")
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError(f"{where} is not a result of `rgcss select`, or it is damaged.") from None
-    if kind != KIND or found not in range(OLDEST, FORMAT + 1):
+    if kind != RESULT or found not in range(OLDEST, FORMAT + 1):
         raise ValueError(
-            f"{where} has kind {kind!r} and format {found}; this version reads {KIND!r}, format {OLDEST} to {FORMAT}."
+            f"{where} has kind {kind!r} and format {found}; this version reads {RESULT!r}, format {OLDEST} to {FORMAT}."
         )
     try:
         if found > OLDEST and content.pop("crc32") != _crc(content):

@@ -17,7 +17,7 @@ from rgcss_dask.cli.matrices import apply, convert, inspect
 from rgcss_dask.cli.pages import batch, demo, report
 from rgcss_dask.cli.passes import merge, scan, verify
 from rgcss_dask.cli.selections import select, tune
-from rgcss_dask.cli.talk import say
+from rgcss_dask.cli.talk import by_options, say
 from rgcss_dask.faults import is_bug, one_line
 from rgcss_dask.faults import report as report_of
 
@@ -30,7 +30,9 @@ def main() -> None:
     # What is done is done: Ctrl-C while Python puts itself away must not end in death by a signal.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *place, **more: say(f"warning: {' '.join(str(message).split())}")
+        warnings.showwarning = lambda message, *place, **more: say(
+            f"warning: {by_options(' '.join(str(message).split()))}"
+        )
         _run(debug)
 
 
@@ -50,7 +52,7 @@ def _run(debug: bool) -> None:
         else:
             if debug:
                 traceback.print_exc()
-            say(f"error: {one_line(error)}")
+            say(f"error: {by_options(one_line(error))}")
         _leave(1, debug)
 
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
-from rgcss_dask.cli.talk import printed, row_counters, say
+from rgcss_dask.cli.talk import printed, refuse_given, row_counters, say
 from rgcss_dask.options import convert_options, json_option, missing_option
+
+LISTED = 40  # names that `inspect` shows
 
 # Imports of the package stand in the commands: `rgcss --help` must not wait for Dask and scikit-learn.
 
@@ -43,9 +45,15 @@ def convert(source: tuple[str, ...], target: str, as_json: bool, **asked: Any) -
 @click.argument("data")
 @click.option("-o", "--output", required=True, help="The Zarr array to make: a local path.")
 @click.option("--reconstruct", is_flag=True, help="Write all columns, rebuilt from the picked ones.")
+@click.option(
+    "--dtype",
+    help="With --reconstruct: what to write, such as float64; if not given, float32, or the integers of DATA.",
+)
 @missing_option
 @json_option
-def apply(result: str, data: str, output: str, reconstruct: bool, missing: str, as_json: bool) -> None:
+def apply(
+    result: str, data: str, output: str, reconstruct: bool, dtype: str | None, missing: str, as_json: bool
+) -> None:
     """Write the picked columns of a matrix, or all rebuilt from them, to a new Zarr array.
 
     Works out of core, and goes on where it was interrupted. Example: rgcss apply result.json data.zarr -o reduced.zarr
@@ -54,13 +62,16 @@ def apply(result: str, data: str, output: str, reconstruct: bool, missing: str, 
     from rgcss_dask.conversion.apply_selection import write_reconstruction, write_reduced
     from rgcss_dask.io.outputs import refuse_inputs
 
+    if not reconstruct:
+        refuse_given("picked columns keep the dtype they have, without --reconstruct", "dtype")
     refuse_inputs(output, [result])
     found = load_result(result)
     with row_counters("written") as (told,):
+        options: dict[str, Any] = {"missing": missing, "told": told}
         if reconstruct:
-            rows = write_reconstruction(found.selection, found.weights, data, output, missing=missing, told=told)
+            rows = write_reconstruction(found.selection, found.weights, data, output, dtype=dtype, **options)
         else:
-            rows = write_reduced(found.selection, data, output, missing=missing, told=told)
+            rows = write_reduced(found.selection, data, output, **options)
     columns = found.n if reconstruct else found.k
     content = {"output": output, "rows": rows, "columns": columns}
     printed(content, f"{rows:,} rows x {columns:,} columns in {output}", as_json=as_json)
@@ -77,4 +88,18 @@ def inspect(path: str, as_json: bool) -> None:
     from rgcss_dask.archive.inspection import describe
 
     content = describe(path)
-    printed(content, "\n".join(f"{key:12s} {value}" for key, value in content.items()), as_json=as_json)
+    printed(content, "\n".join(f"{key:12s} {_in_words(value)}" for key, value in content.items()), as_json=as_json)
+
+
+def _in_words(value: Any) -> str:
+    """Write a value of JSON for people; names in quotes, as there may be commas in them."""
+    from rgcss_dask.core.words import digits
+    from rgcss_dask.io.safe_text import plain
+
+    if isinstance(value, list):
+        shown = ", ".join(repr(plain(entry)) if isinstance(entry, str) else str(entry) for entry in value[:LISTED])
+        left = len(value) - LISTED
+        return shown if left <= 0 else f"{shown} and {left:,} more (--json has all)"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} = {_in_words(entry)}" for key, entry in value.items())
+    return "none" if value is None else digits(value) if isinstance(value, float) else str(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,11 @@ def say(message: str) -> None:
     from rgcss_dask.io.safe_text import shown
 
     click.echo(shown(message), err=True)
+
+
+def by_options(message: str) -> str:
+    """Leave of each argument that a message names in both ways, nan='drop' (--nan drop), the one of commands."""
+    return re.sub(r"\b\w+=(?:'[^']*'|[\w.]+) \((--[^()]+)\)", r"\1", message)
 
 
 def printed(content: Any, words: str, *, as_json: bool) -> None:

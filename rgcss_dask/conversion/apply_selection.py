@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from rgcss_dask.core.names import column_indices, matching
 from rgcss_dask.core.plan import READ_BYTES, thinned
@@ -103,6 +103,7 @@ def write_reconstruction(
     path: str | Path,
     *,
     rows: str | None = None,
+    dtype: DTypeLike | None = None,
     missing: str = "raise",
     storage_options: dict[str, Any] | None = None,
     told: Told | None = None,
@@ -125,6 +126,9 @@ def write_reconstruction(
         Local path of the array to make.
     rows : str, optional
         The dimension that is the rows, for a DataArray.
+    dtype : dtype, optional
+        Of what is written, a float or an integer. By default that of the source where it holds integers, rounded and
+        cut off at its ends; else float32, or the floats of the source if they are shorter.
     missing : {"raise", "fill"}, default="raise"
         What becomes of chunks that are not in the store, see `scan`.
     storage_options : dict, optional
@@ -154,18 +158,32 @@ def write_reconstruction(
     refuse_inputs(path, opened.places)
     model = Rebuild.of(picked, np.asarray(weights, dtype=np.float64))
     columns = _places(picked, model.columns, opened)
+    written = _dtype_to_write(dtype, opened.dtype)
     crc = zlib.crc32(np.ascontiguousarray(model.weights).data.cast("B"))
     return write_matrix(
         path,
-        _blocks(opened, lambda block: model(block[:, columns])),
+        _blocks(opened, lambda block: model(block[:, columns], written)),
         picked.n,
-        model.dtype(opened.dtype),
+        written,
         made_from=lambda: _identity(
-            opened, {"rebuilt": model.columns.tolist(), "from": columns.tolist(), "weights": crc}
+            opened, {"rebuilt": model.columns.tolist(), "from": columns.tolist(), "weights": crc, "as": str(written)}
         ),
         names=picked.all_names or (opened.names if opened.shape[1] == picked.n else None),
         told=told,
     )
+
+
+def _dtype_to_write(asked: DTypeLike | None, source: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a reconstruction."""
+    if asked is None:
+        return source if source.kind in "iu" or source == np.float16 else np.dtype(np.float32)
+    try:
+        dtype = np.dtype(asked)
+    except TypeError:
+        dtype = None
+    if dtype is None or dtype.kind not in "iuf":
+        raise ValueError(f"dtype must be that of real numbers, such as 'float32' or 'uint8'; got {asked!r}.")
+    return dtype
 
 
 def _opened(source: Any, rows: str | None, missing: str, storage_options: dict[str, Any] | None) -> Source:

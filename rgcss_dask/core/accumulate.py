@@ -307,15 +307,22 @@ def _has_drifted(X: NDArray[Any], d: Array, shift: NDArray[Any], limit: float, w
 class NotFiniteError(ValueError):
     """A NaN or an infinity where numbers are needed, with its place in the block."""
 
-    def __init__(self, row: int, column: int, value: float, where: str = "") -> None:
+    def __init__(self, row: int, column: int, value: float, where: str = "", name: str | None = None) -> None:
+        place = f"row {row}, column {column}{f' of {where}' if where else ''}"
+        called = "" if name is None else f"; the column is called {name!r}"
+        fill = ", or nan='mean' (--nan mean) to fill gaps with the means of columns" if np.isnan(value) else ""
         super().__init__(
-            f"values must be finite; row {row}, column {column} {f'of {where} ' if where else ''}holds {value}. "
-            "Use nan='drop' or nan='mean' to leave out rows with NaN or to fill it."
+            f"values must be finite; {place} holds {value}{called}. "
+            f"Use nan='drop' (--nan drop) to leave out such rows{fill}."
         )
-        self.row, self.column, self.value, self.where = row, column, value, where
+        self.row, self.column, self.value, self.where, self.name = row, column, value, where, name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.row, self.column, self.value, self.where)
+        return type(self), (self.row, self.column, self.value, self.where, self.name)
+
+    def at(self, where: str, names: Sequence[str] | None) -> NotFiniteError:
+        """Return the same error with where the rows are, and the name of the column."""
+        return NotFiniteError(self.row, self.column, self.value, where, None if names is None else names[self.column])
 
 
 def is_exact(dtype: np.dtype[Any]) -> bool:

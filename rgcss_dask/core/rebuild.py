@@ -51,15 +51,16 @@ class Rebuild:
         """Return the dtype of what is rebuilt from such values: floats stay as they are."""
         return np.dtype(given) if np.dtype(given).kind == "f" else np.dtype(np.float64)
 
-    def __call__(self, reduced: NDArray[Any]) -> NDArray[Any]:
-        """Rebuild rows: (m, k) -> (m, n)."""
+    def __call__(self, reduced: NDArray[Any], dtype: np.dtype[Any] | None = None) -> NDArray[Any]:
+        """Rebuild rows, (m, k) -> (m, n), in a dtype of their own or in another that is asked for."""
         S = self.columns
         full = self._prepared(reduced, S) @ self.weights
         full *= self.sigma
         full += self.mu
+        found = fitted(full, self.dtype(reduced.dtype) if dtype is None else dtype)
         if not self.counting.picks_count:
-            full[:, S] = reduced
-        return full.astype(self.dtype(reduced.dtype), copy=False)
+            found[:, S] = fitted(reduced, found.dtype)
+        return found
 
     def losses(self, block: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[float, float]:
         """Return the loss on the rows of a block, prepared, and their squared norm."""
@@ -83,6 +84,26 @@ class Rebuild:
             X -= self.mu_rest[columns]
         X /= self.sigma[columns]
         return X
+
+
+def fitted(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return values in a dtype: rounded and cut off at its ends for integers; what a float cannot hold is refused."""
+    if values.dtype == dtype:
+        return values
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            found = values.astype(dtype)
+        if np.isinf(found).any() and np.isfinite(values).all():
+            raise ValueError(f"values up to {np.abs(values).max():.3g} do not fit into {dtype}; ask for float64.")
+        return found
+    if not np.isfinite(values).all():
+        raise ValueError(f"{dtype} has no place for NaN and infinities; ask for a float, such as float32.")
+    ends = np.iinfo(dtype)
+    whole = np.rint(values) if values.dtype.kind == "f" else values
+    low, high = whole <= ends.min, whole >= ends.max
+    found = np.where(low | high, 0, whole).astype(dtype)
+    found[low], found[high] = ends.min, ends.max
+    return found
 
 
 @dataclass(frozen=True, eq=False)

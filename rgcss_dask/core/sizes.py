@@ -59,7 +59,7 @@ def size_remark(source: Described, problem: Problem) -> str | None:
     return (
         f"columns differ so much in size that a few decide the loss: {label} is more than {FAR_BELOW:g} times as large "
         f"as {small:,} of {counted(len(varies), 'column')} that vary. Give scale='std' (--scale std) to count all "
-        "columns alike, and center=True (--center) for their variation; or scale=1.0 to keep their sizes as they are."
+        "columns alike, and center=True (--center) for their variation; or scale=1.0 (--scale 1) to keep their sizes."
     )
 
 

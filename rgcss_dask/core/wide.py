@@ -57,7 +57,7 @@ class Rows:
             return cls(X[keep], None if w is None else w[keep], names, int(np.sum(~keep)))
         if nan == "raise" or np.isinf(X).any():
             row, column = (int(i) for i in np.argwhere(~good if nan == "raise" else np.isinf(X))[0])
-            raise NotFiniteError(row, column, float(X[row, column]))
+            raise NotFiniteError(row, column, float(X[row, column]), name=None if names is None else names[column])
         return cls(_filled(X, w), w, names)
 
     def __repr__(self) -> str:

@@ -38,7 +38,12 @@ class KnowsItsColumns(BaseEstimator):  # type: ignore[misc]
             X = plain(X) if isinstance(X, MASKED | list | tuple) else X
             self._check_numbers(X, reset=reset)
             rules: dict[str, Any] = {"accept_sparse": "csr", "dtype": "numeric", "ensure_all_finite": False}
-            checked = validate_data(self, X, reset=reset, **rules)
+            try:
+                checked = validate_data(self, X, reset=reset, **rules)
+            except ValueError:
+                if FrameSource.takes(X):
+                    open_source(X)  # which names every column that cannot be used
+                raise
             check_real(checked.dtype)  # dates are numbers to scikit-learn
             return checked
         if not reset:

@@ -106,9 +106,12 @@ def result_of(answer: Any, trust: Trust | None = None) -> Result:
         return answer.result(**shown)
     if hasattr(answer, "n_features_to_select"):
         raise ValueError(f"a report is about columns that were picked; this {type(answer).__name__} is not fitted yet.")
+    way_out = (
+        f" A result that was saved is read by load_result({str(answer)!r})." if isinstance(answer, str | Path) else ""
+    )
     raise WrongKindError(
         "a report is about what select, refine, cross_validate or load_result returned, or about a fitted estimator; "
-        f"got {type(answer).__module__}.{type(answer).__qualname__}."
+        f"got {type(answer).__module__}.{type(answer).__qualname__}.{way_out}"
     )
 
 

@@ -81,7 +81,7 @@ def run_span(job: PassJob, index: int, blocks: list[Any], weights: Any, mask: An
             try:
                 collector.add(block, start, w, m)
             except NotFiniteError as error:
-                raise NotFiniteError(error.row, error.column, error.value, job.source.address) from None
+                raise error.at(job.source.address, job.source.names) from None
             rows = len(block)
             del block  # or it would live on while the next one is read
             told.add(rows)

@@ -19,7 +19,9 @@ from zarr.errors import GroupNotFoundError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ZipStore
 
 from rgcss_dask.core.plan import READ_BYTES, Cuts
-from rgcss_dask.io.files import is_url
+from rgcss_dask.core.words import listed
+from rgcss_dask.io.files import in_order, is_url
+from rgcss_dask.io.own_files import refuse_wrong
 from rgcss_dask.io.retry import StoreError
 from rgcss_dask.io.safe_text import without_secrets
 from rgcss_dask.io.zarr_store import COLUMN_NAMES, url_store
@@ -213,12 +215,24 @@ def find_array(address: str, storage_options: dict[str, Any]) -> zarr.Array[Any]
 
 def no_array(address: str, storage_options: dict[str, Any]) -> ValueError | FileNotFoundError:
     """Return the error that says what there is in the place of a Zarr array."""
+    refuse_wrong(address, "rows")
     store, path = open_store(address, storage_options)
     try:
         with metadata_named(address, told=(GroupNotFoundError,)):
             return ValueError(_list_arrays(address, store, path))
     except (FileNotFoundError, GroupNotFoundError):
-        return FileNotFoundError(f"there is no Zarr array at {without_secrets(address)}.")
+        return FileNotFoundError(f"there is no Zarr array at {without_secrets(address)}{_instead(address)}.")
+
+
+def _instead(address: str) -> str:
+    """Say what else there is at a path: a file, or a folder and the archives in it."""
+    path = Path(address).expanduser()
+    if is_url(address) or not path.exists():
+        return ""
+    if path.is_file():
+        return ": it is a file of another kind"
+    inside = listed(in_order(one.name for one in path.glob("*.zarr")))
+    return f": it is a folder, in which there is {inside}" if inside else ": it is a folder of other files"
 
 
 def open_store(address: str, storage_options: dict[str, Any]) -> tuple[Store, str]:
