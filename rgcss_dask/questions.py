@@ -135,8 +135,8 @@ def cross_validate(
     >>> tuned.held_out_loss.shape  # lambdas, numbers of columns, folds
     (4, 8, 5)
     >>> print(tuned.sentence)  # doctest: +NORMALIZE_WHITESPACE, +ELLIPSIS
-    lambda = 17.8 (0.1 per row) and 8 columns, the most that were tried, chosen by 5-fold cross-validation, leave
-    ... % of the squared norm of unseen rows unexplained (standard error ... %).
+    lambda = 17.8 (0.1 per row) and 8 columns, the most that were tried, chosen by 5-fold cross-validation, keep
+    ... % of the variation of unseen rows (standard error ... %).
     """
     problem = Problem(
         objective=objective, include=include, exclude=exclude, center=center, scale=scale, aims=Aims(**aims)

@@ -64,18 +64,28 @@ class Rebuild:
 
     def losses(self, block: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[float, float]:
         """Return the loss on the rows of a block, prepared, and their squared norm."""
+        return self.summed(*self.column_losses(block, weights))
+
+    def column_losses(self, block: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[Array, Array]:
+        """Return the squared error of each column on the rows of a block, prepared, and its squared norm, each (n,)."""
         X = self._prepared(block, np.arange(self.n))
         E = X - X[:, self.columns] @ self.weights
         w = np.ones(len(X)) if weights is None else weights
+        return w @ (E * E), w @ (X * X)
+
+    def summed(self, losses: Array, norms: Array) -> tuple[float, float]:
+        """Return the loss and the squared norm, as the columns count."""
         left, whole = self.counting.counts(self.n, self.columns), self.counting.counts(self.n)
-        return float(w @ (E * E @ left)), float(w @ (X * X @ whole))
+        return float(losses @ left), float(norms @ whole)
 
     def losses_in(self, base: Base) -> tuple[float, float]:
         """Return the same from a Gram that was prepared as these weights were learnt."""
+        return self.summed(*self.column_losses_in(base))
+
+    def column_losses_in(self, base: Base) -> tuple[Array, Array]:
+        """Return the squared error of each column, and its squared norm, from such a Gram, each (n,)."""
         norms = base.diagonal * base.unit
-        losses = evaluate.column_losses_from_rows(norms, base.rows(self.columns), self.weights, self.columns)
-        whole = self.counting.counts(self.n)
-        return float(losses @ self.counting.counts(self.n, self.columns)), float(norms @ whole)
+        return evaluate.column_losses_from_rows(norms, base.rows(self.columns), self.weights, self.columns), norms
 
     def _prepared(self, rows: NDArray[Any], columns: NDArray[np.intp]) -> Array:
         """Centre and scale rows of these columns; no digit of 64-bit integers is lost before the difference."""

@@ -133,21 +133,21 @@ class CrossValidation(AboutSelection):
     @property
     def sentence(self) -> str:
         """Say in one sentence what was chosen, and what it is worth on rows that were not used."""
-        left, error = self._left
+        kept, error = self._kept
         return (
-            f"{self._choice}, chosen by {len(self.start)}-fold cross-validation, leave {left:.2f} % of the squared "
-            f"norm of unseen rows unexplained (standard error {error:.2f} %)."
+            f"{self._choice}, chosen by {len(self.start)}-fold cross-validation, keep {kept:.2f} % of the "
+            f"{self.selection.share_of} of unseen rows (standard error {error:.2f} %)."
         )
 
     @property
     def words(self) -> str:
         """The choice in full: what was tried, by which rule it was chosen, and whether it lies at an edge."""
-        left, error = self._left
+        kept, error = self._kept
         rule = "the smallest model within a standard error of the best" if self.one_se else "the smallest held-out loss"
         return (
             f"{len(self.start)}-fold cross-validation over {_grid_words(self)} and {_size_words(self)}.\n"
             f"Chosen by {rule}: {self._choice}. "
-            f"Rows they have not seen keep {left:.2f} % of their squared norm unexplained "
+            f"They keep {kept:.2f} % of the {self.selection.share_of} of rows they have not seen "
             f"(standard error {error:.2f} %, counted over {objective_named(self.measure).columns})."
             f"{_edge_words(self)}\n{self.picks}"
         )
@@ -163,7 +163,8 @@ class CrossValidation(AboutSelection):
     def _choice(self) -> str:
         cap = ", the most that were tried," if self.at_the_cap else ""
         per_row = digits(self.lam / self.rows)
-        return f"lambda = {digits(self.lam)} ({per_row} per row) and {counted(self.k, 'column')}{cap}".rstrip(",")
+        joint = " for" if self.fixed_k else " and"
+        return f"lambda = {digits(self.lam)} ({per_row} per row){joint} {counted(self.k, 'column')}{cap}".rstrip(",")
 
     @property
     def _at(self) -> int:
@@ -171,11 +172,11 @@ class CrossValidation(AboutSelection):
         return int(np.flatnonzero(self.lams == self.lam)[0])
 
     @property
-    def _left(self) -> tuple[float, float]:
-        """Return how many percent of unseen rows stay unexplained, and the standard error of that."""
+    def _kept(self) -> tuple[float, float]:
+        """Return how many percent of unseen rows are explained, and the standard error of that."""
         norm = float(self.start.sum() / self.weight.sum())
         mean, error = (float(x[self._at, self.k - 1]) for x in (self.mean, self.error))
-        return (100 * mean / norm, 100 * error / norm) if norm > 0 else (0.0, 0.0)
+        return (100 - 100 * mean / norm, 100 * error / norm) if norm > 0 else (100.0, 0.0)
 
     @property
     def picks(self) -> str:

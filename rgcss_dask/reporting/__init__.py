@@ -12,7 +12,7 @@ from rgcss_dask.core.result import Result, Trust
 from rgcss_dask.core.stability import Stability
 from rgcss_dask.io.files import Folder
 from rgcss_dask.io.outputs import refuse_inputs, refuse_others
-from rgcss_dask.reporting.layout import Layout, grid_layout, image_layout
+from rgcss_dask.reporting.layout import Layout, grid_layout, image_layout, named_layout
 from rgcss_dask.reporting.samples import sample
 from rgcss_dask.reporting.score import Score, score
 from rgcss_dask.runtime.extras import imported
@@ -92,7 +92,7 @@ def report(
     asked = result.provenance.get("asked")
     nan = asked.get("nan", "raise") if isinstance(asked, dict) else "raise"
     found = None if source is None else score(result, source, nan=nan)
-    _write(result, path, source, image_shape, grid, overwrite=overwrite, found=found)
+    _write(result, path, source, image_shape, grid, overwrite=overwrite, found=found, given=rows)
     words = result.sentence if found is None else f"{result.sentence} {found.sentence}"
     return Written(str(path), words, None if found is None else found.explained)
 
@@ -157,7 +157,7 @@ def write_report(
     """
     source = None if rows is None else open_source(rows)
     _check(path, source, overwrite)
-    _write(result, path, source, image_shape, grid, overwrite=overwrite)
+    _write(result, path, source, image_shape, grid, overwrite=overwrite, given=rows)
 
 
 def _check(path: str | Path, source: Source | None, overwrite: bool) -> None:
@@ -176,12 +176,13 @@ def _write(
     *,
     overwrite: bool,
     found: Score | None = None,
+    given: Any = None,
 ) -> None:
     from rgcss_dask.reporting import page  # noqa: PLC0415 (matplotlib is an extra, and slow to import)
 
     folder, name = report_place(path, overwrite=overwrite)
     layout = layout_of(result, image_shape, grid)
-    samples = None if source is None else sample(result, source, SAMPLES)
+    samples = None if source is None else sample(result, source, SAMPLES, given)
     content = page.page(result, layout, samples, found)
     folder.write(name, content.encode("utf-8", "replace"))
 
@@ -197,4 +198,4 @@ def layout_of(result: Result, image_shape: tuple[int, int] | None, grid: Any) ->
         raise ValueError("columns are either the pixels of an image or places on a map: give image_shape or grid.")
     if image_shape is not None:
         return image_layout(image_shape, result.n)
-    return None if grid is None else grid_layout(grid, result.n)
+    return named_layout(result.names) if grid is None else grid_layout(grid, result.n)

@@ -67,7 +67,7 @@ def _chart(height: float = 230) -> tuple[Figure, Axes]:
 
 def _name_axes(axes: Axes, x: str, y: str) -> None:
     axes.set_xlabel(x, color=MUTED)
-    axes.set_title(y, color=MUTED, loc="left", fontsize=11, pad=9)
+    axes.set_title(y + " (logarithmic)" * (axes.get_yscale() == "log"), color=MUTED, loc="left", fontsize=11, pad=9)
 
 
 def _count_axis(axes: Axes, k: int) -> None:
@@ -240,7 +240,13 @@ def draw_surface(axes: Axes, tuning: Tuning) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=6))
     axes.yaxis.set_major_locator(FixedLocator(_some(count)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda i, _: short(tuning.lams[round(i)])))
-    _name_axes(axes, "columns picked", "lambda")
+    _name_axes(axes, "columns picked", _lambda_axis(tuning.lams))
+
+
+def _lambda_axis(lams: Array) -> str:
+    """Name an axis on which lambdas stand one beside the other."""
+    steps = np.diff(np.log(np.maximum(lams, np.finfo(np.float64).tiny)))
+    return f"lambda ({'logarithmic' if steps.size and np.ptp(steps) < 1e-3 * steps.max() else 'as given'})"
 
 
 def lambda_chart(tuning: Tuning, label: str) -> Markup:
@@ -260,7 +266,7 @@ def draw_lambdas(axes: Axes, tuning: Tuning) -> None:
     _share_axis(axes, np.concatenate([mean - error, mean + error]))
     axes.xaxis.set_major_locator(FixedLocator(_some(len(mean))))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda i, _: short(tuning.lams[round(i)])))
-    _name_axes(axes, f"lambda, with {tuning.k} columns", "left unexplained of rows held out")
+    _name_axes(axes, f"{_lambda_axis(tuning.lams)}, with {tuning.k} columns", "left unexplained of rows held out")
 
 
 def size_chart(tuning: Tuning, label: str) -> Markup:

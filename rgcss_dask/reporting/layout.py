@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+_NUMBER = r"(-?[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)"
+PLACE = re.compile(rf"([^=,]+)={_NUMBER}, ([^=,]+)={_NUMBER}")  # the name of a column that is a place
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +63,21 @@ def grid_layout(grid: Any, n: int) -> Layout:
         f"grid must have an x and a y for each of the {n} columns, or two axes with so many crossings; "
         f"got {len(x)} x and {len(y)} y."
     )
+
+
+def named_layout(names: tuple[str, ...] | None) -> Layout | None:
+    """Lay columns out by the coordinates in their names, as those of a field have them: lat=62.5, lon=265.0."""
+    found = [PLACE.fullmatch(name) for name in names or ()]
+    if not found or not all(found):
+        return None
+    parts = [match.groups() for match in found if match]
+    if len({(slow, fast) for slow, _, fast, _ in parts}) > 1:
+        return None
+    (slow, _, fast, _), (y, x) = parts[0], (np.array([part[i] for part in parts], dtype=np.float64) for i in (1, 3))
+    rows, columns = (values[np.sort(np.unique(values, return_index=True)[1])] for values in (y, x))
+    whole = len(rows) * len(columns) == len(parts) and np.array_equal(np.repeat(rows, len(columns)), y)
+    whole = whole and np.array_equal(np.tile(columns, len(rows)), x)
+    return grid_layout({fast: columns, slow: rows} if whole else {fast: x, slow: y}, len(parts))
 
 
 def _named(grid: Any) -> list[tuple[str, Array]]:

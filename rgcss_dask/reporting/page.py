@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ def page(result: Result, layout: Layout | None, samples: Samples | None, score: 
         "allowed": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         **{"result": result, "picked": result.selection, "tuning": result.tuning, "trust": result.trust},
         **{"layout": layout, "samples": samples, "score": score, **_head(result), **_provenance(result)},
+        "copied": json.dumps([result.label(column) for column in result.selection.columns], ensure_ascii=False),
     }
     with figures.style():
         content |= _sections(result, layout, samples) if result.k else {}
@@ -152,7 +154,7 @@ def _others(result: Result, found: Redundancy, layout: Layout | None) -> Content
         "constant": len(found.constant),
         "histogram": figures.share_histogram(share, label),
         "worst": _listed(result, found, found.worst(result.column_loss, LISTED)),
-        "best": _listed(result, found, found.best(result.column_norm, LISTED)),
+        "best": None if len(share) <= LISTED else _listed(result, found, found.best(result.column_norm, LISTED)),
     }
     if layout is not None:
         label = f"Explained share of each of the {result.n} columns, where it lies; bright is well explained."
@@ -173,7 +175,7 @@ def _provenance(result: Result) -> Content:
         "rows": f"{result.rows:,}" + ("" if result.weight == result.rows else f" (weight {result.weight:,.6g})"),
         "columns": f"{result.n:,}",
         "picked": result.k,
-        "lambda": repr(picked.lam),
+        "lambda": digits(picked.lam),
         "objective": picked.objective,
         **result.provenance,
     }

@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from rgcss_dask.core.names import matching
 from rgcss_dask.core.rebuild import Rebuild
 from rgcss_dask.core.result import Result
+from rgcss_dask.sources.base import Source
+from rgcss_dask.sources.in_memory import FrameSource
 from rgcss_dask.sources.registry import open_source
+from rgcss_dask.sources.xarray import is_labelled
 
 Array = NDArray[np.float64]
 
@@ -21,16 +24,17 @@ class Samples:
     """Rows, and the same rows rebuilt from their picked columns."""
 
     rows: NDArray[np.intp]  # (s,) which rows
+    labels: list[str] | None  # what they are called: dates, for example
     original: Array  # (s, n)
     rebuilt: Array  # (s, n)
 
 
-def sample(result: Result, rows: Any, count: int) -> Samples:
+def sample(result: Result, rows: Any, count: int, labelled: Any = None) -> Samples:
     """Read a few rows, far apart, and rebuild them; a gap in a picked column counts as its mean.
 
-    Columns are in the order of the result.
+    Columns are in the order of the result. What the rows are called is taken from what was given, if they have labels.
     """
-    source = open_source(rows)
+    source = rows if isinstance(rows, Source) else open_source(rows)
     index = matching(result.names, source.names, source.address)
     m, n = source.shape
     if n != result.n:
@@ -41,4 +45,18 @@ def sample(result: Result, rows: Any, count: int) -> Samples:
     original = original if index is None else original[:, index]
     rebuild = Rebuild.of(result.selection, result.weights)
     known = np.where(np.isfinite(original), original, result.mean)[:, rebuild.columns]
-    return Samples(which, original, np.asarray(rebuild(known)))
+    return Samples(which, row_labels(labelled, which), original, np.asarray(rebuild(known)))
+
+
+def row_labels(given: Any, which: NDArray[np.intp]) -> list[str] | None:
+    """Return what rows of a frame or DataArray are called, if they are: dates without a time that is midnight."""
+    if FrameSource.takes(given):
+        if type(given.index).__name__ == "RangeIndex":
+            return None
+        found = [str(given.index[int(i)]) for i in which]
+    elif is_labelled(given) and hasattr(given, "dims") and given.dims[0] in given.coords:
+        values = given[given.dims[0]].to_numpy()[which]
+        found = (np.datetime_as_string(values, unit="s") if values.dtype.kind == "M" else values.astype(str)).tolist()
+    else:
+        return None
+    return [label.replace("T", " ").removesuffix(" 00:00:00") if label[:4].isdigit() else label for label in found]

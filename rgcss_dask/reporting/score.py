@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.names import matching
@@ -13,6 +14,7 @@ from rgcss_dask.core.rebuild import Rebuild
 from rgcss_dask.core.result import Result
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.core.words import counted, percent
+from rgcss_dask.reporting.redundancy import NOTHING
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.gap_filling import FilledSource
@@ -25,6 +27,7 @@ class Score:
     rows: int
     explained: float  # share of their squared norm, centred and scaled as the result was
     share_of: str  # "variation" or "squared norm"
+    columns: NDArray[np.float64]  # (n,) the same of each column; NaN of one that is constant in these rows
 
     @property
     def sentence(self) -> str:
@@ -44,12 +47,15 @@ def score(result: Result, source: Source, *, nan: str = "raise") -> Score:
     if m < n:
         rows = Rows.of(source.read(0, m), nan=nan)
         block = rows.block if index is None else rows.block[:, index]
-        count, (loss, start) = rows.rows, model.losses(block)
+        count, (losses, norms) = rows.rows, model.column_losses(block)
     else:
         seen = scan(source, nan=nan)
-        whole = seen if index is None else seen.take(index)
-        count, (loss, start) = seen.rows, model.losses_in(replace(picked.preparation, noise=None).base(whole))
-    return Score(count, float(evaluate.explained_share(loss, start)), picked.share_of)
+        base = replace(picked.preparation, noise=None).base(seen if index is None else seen.take(index))
+        count, (losses, norms) = seen.rows, model.column_losses_in(base)
+    loss, start = model.summed(losses, norms)
+    varies = norms > NOTHING * norms.max(initial=0.0)
+    each = np.divide(norms - losses, norms, out=np.full(n, np.nan), where=varies)
+    return Score(count, float(evaluate.explained_share(loss, start)), picked.share_of, each)
 
 
 def _in_order_of(values: Any, index: Any) -> Any:
