@@ -99,6 +99,7 @@ def open_moments(
         return moments, provenance_from(folder.address, record)
     source = _matrix_at(address, folder, say)
     provenance = {"address": source.address, "shape": list(source.shape), "dtype": str(source.dtype)}
+    provenance |= {} if nan == "raise" else {"nan": nan}
     budget = default_budget() if memory is None else parse_memory(memory)
     m, n = source.shape
     if m < n and 4 * m * n * 8 <= budget and not folds:

@@ -1,12 +1,15 @@
 """The first hour of somebody with an ordinary table, at each door: names hold, and every step says the next one."""
 
+import html
 import json
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 import zarr
 
 import rgcss_dask as rg
@@ -14,6 +17,7 @@ from rgcss_dask.batch import run_batch
 from rgcss_dask.cli import main
 from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.names import as_written
+from rgcss_dask.reporting.layout import named_layout
 
 NAMES = ["Größe, cm", 'the "old" one', "<b>bold</b>", "1", "温度", "a=b", "weight", "year 2"]
 
@@ -198,3 +202,75 @@ def test_all_columns_that_hold_no_numbers_are_named_at_every_door(run):
     said = run("convert", "t.csv", "t.zarr", code=1)
     assert "'id' (text" in said
     assert "'day' (dates" in said
+
+
+def dated(frame):
+    return frame.set_axis(pd.date_range("2024-01-01", periods=len(frame)), axis=0)
+
+
+@pytest.mark.parametrize("given", ["frame", "reordered", "wide"])
+def test_the_report_of_a_table(given):
+    pytest.importorskip("matplotlib")
+    frame = dated(table())
+    first, rest = frame[:120], frame[120:] if given != "wide" else frame[120:126]
+    picked = rg.select(rg.scan(first, folds=3), 3, lam="cv", center=True)
+    written = rg.report(picked, "r.html", rows=rest[rest.columns[::-1]] if given == "reordered" else rest)
+    page = Path("r.html").read_text()
+    for words in ("<pre>", "(logarithmic)", "Explained of rows given", "What cross-validation found", "2024-"):
+        assert words in page
+    assert "Left in new rows" not in page
+    assert "<b>bold</b>" not in page
+    assert json.loads(re.search("<pre>(.*?)</pre>", html.unescape(page))[1]) == list(picked.names)
+
+    X, S = (rest - first.mean()).to_numpy(), picked.columns
+    weights = np.linalg.solve(
+        (first - first.mean()).to_numpy()[:, S].T @ (first - first.mean()).to_numpy()[:, S] + picked.lam * np.eye(3),
+        (first - first.mean()).to_numpy()[:, S].T @ (first - first.mean()).to_numpy(),
+    )
+    losses, norms = ((X - X[:, S] @ weights) ** 2).sum(axis=0), (X**2).sum(axis=0)
+    free = np.setdiff1d(np.arange(8), S)
+    assert written.score == pytest.approx(1 - losses[free].sum() / norms.sum())
+    for share in (1 - losses[free] / norms[free]) * 100:
+        assert f">{share:.1f}\u202f%</td>" in page
+
+
+def test_the_report_of_a_field_shows_places_and_dates():
+    pytest.importorskip("matplotlib")
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(60, 2)) @ rng.normal(size=(2, 12)) + 0.1 * rng.normal(size=(60, 12))
+    coordinates = {
+        "time": pd.date_range("2024-01-01", periods=60),
+        "lat": [50.0, 52.5, 55.0],
+        "lon": [5.0, 7.5, 10.0, -3],
+    }
+    field = xr.DataArray(values.reshape(60, 3, 4), dims=("time", "lat", "lon"), coords=coordinates)
+    rg.report(rg.select(field, 3, center=True), "map.html", rows=field[40:])
+    page = Path("map.html").read_text()
+    for words in ("The picked places", "Row 2024-02-11, original", "lon 7.5, lat 5"):
+        assert words in page
+    layout = named_layout(rg.scan(field).names)
+    assert [value.tolist() for value in layout.axes or (layout.x[:4], layout.y[::4])] == [
+        [5, 7.5, 10, -3],
+        [50, 52.5, 55],
+    ]
+    assert named_layout(("a=1, b=2", "a=1, c=3")) is None
+    assert named_layout(("a=1, b=2", "weight")) is None
+    assert named_layout(("a=1, b=2", "a=2, b=5")).x.tolist() == [2, 5]
+
+
+def test_a_command_scores_rows_where_that_is_asked_for(run):
+    pytest.importorskip("matplotlib")
+    frame = table()
+    frame.iloc[[7, 130], 2] = np.nan
+    stored("a.zarr", frame[:120])
+    stored("b.zarr", frame[120:][frame.columns[::-1]])
+    run("scan", "a.zarr", "-o", "m.zarr", "--nan", "drop")
+    for data, options in (("m.zarr", []), ("a.zarr", ["--nan", "drop"])):
+        run("select", data, *options, "-k", 3, "--lam", 1, "--center", "-o", "r.json")
+        wanted = rg.report(
+            rg.select(frame[:120], 3, center=True, nan="drop"), "p.html", rows=frame[120:], overwrite=True
+        )
+        found = json.loads(run("report", "r.json", "-o", "r.html", "--rows", "b.zarr", "--score", "--json"))
+        assert found["score"] == pytest.approx(wanted.score)
+    assert "score" not in json.loads(run("report", "r.json", "-o", "r.html", "--rows", "b.zarr", "--json"))
+    assert "leave out --score" in run("report", "r.json", "-o", "r.html", "--score", code=2)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rgcss_dask.cli.talk import connected, printed, say
+from rgcss_dask.cli.talk import connected, printed, refuse_given, say
 from rgcss_dask.options import (
     ImageShape,
     cluster_options,
@@ -23,6 +23,7 @@ from rgcss_dask.options import (
 @click.option("-o", "--output", required=True, help="The HTML file to write.")
 @click.option("--image-shape", type=ImageShape(), help="The columns are pixels of images of this shape.")
 @click.option("--rows", help="A matrix from which to show a few rows beside their reconstructions.")
+@click.option("--score", is_flag=True, help="Read all of --rows, and say how much of them is explained.")
 @overwrite_option
 @missing_option
 @json_option
@@ -31,6 +32,7 @@ def report(
     output: str,
     image_shape: tuple[int, int] | None,
     rows: str | None,
+    score: bool,
     overwrite: bool,
     missing: str,
     as_json: bool,
@@ -41,13 +43,21 @@ def report(
     """
     from rgcss_dask.archive.result_file import load_result
     from rgcss_dask.io.outputs import refuse_inputs
+    from rgcss_dask.reporting import report as scored
     from rgcss_dask.reporting import write_report
     from rgcss_dask.sources.registry import open_source
 
+    if rows is None:
+        refuse_given("nothing can be scored without --rows", "score")
     refuse_inputs(output, [result])
     shown = None if rows is None else open_source(rows, missing=missing)
-    write_report(load_result(result), output, image_shape=image_shape, rows=shown, overwrite=overwrite)
-    printed({"output": output}, f"Report in {output}", as_json=as_json)
+    options: dict[str, Any] = {"image_shape": image_shape, "rows": shown, "overwrite": overwrite}
+    if not score:
+        write_report(load_result(result), output, **options)
+        printed({"output": output}, f"Report in {output}", as_json=as_json)
+        return
+    written = scored(load_result(result), output, **options)
+    printed({"output": output, "score": written.score}, f"Report in {written}", as_json=as_json)
 
 
 @click.command()

@@ -43,6 +43,7 @@ def report(
     path: str | Path,
     *,
     rows: Any = None,
+    nan: str | None = None,
     stability: Stability | None = None,
     image_shape: tuple[int, int] | None = None,
     grid: Any = None,
@@ -62,6 +63,8 @@ def report(
         Rows in anything that `scan` takes, with the same columns, in any order if they have names: rows that were held
         back, for example. The page says what share of all of them is explained, with the weights of the selection, and
         shows a few beside their reconstruction. They are read once.
+    nan : {"raise", "drop", "mean"}, optional
+        What becomes of gaps in ``rows``, see `scan`; by default what became of them when the columns were picked.
     stability : Stability, optional
         What `stability` returned, to be shown too.
     image_shape : pair of int, optional
@@ -89,12 +92,17 @@ def report(
     source = None if rows is None else open_source(rows)
     _check(path, source, overwrite)
     result = result_of(answer, None if stability is None else stability.summary)
-    asked = result.provenance.get("asked")
-    nan = asked.get("nan", "raise") if isinstance(asked, dict) else "raise"
-    found = None if source is None else score(result, source, nan=nan)
+    found = None if source is None else score(result, source, nan=nan or _nan_of(result))
     _write(result, path, source, image_shape, grid, overwrite=overwrite, found=found, given=rows)
     words = result.sentence if found is None else f"{result.sentence} {found.sentence}"
     return Written(str(path), words, None if found is None else found.explained)
+
+
+def _nan_of(result: Result) -> str:
+    """Return what became of gaps when the columns were picked, or when the moments were made."""
+    asked = result.provenance.get("asked")
+    told = asked if isinstance(asked, dict) and "nan" in asked else result.provenance
+    return str(told.get("nan", "raise"))
 
 
 def result_of(answer: Any, trust: Trust | None = None) -> Result:

@@ -83,7 +83,8 @@ def is_archive(address: str, storage_options: dict[str, Any] | None = None) -> b
 
 def provenance_from(address: str, record: archives.Record) -> dict[str, Any]:
     """Say where the moments of an archive came from."""
-    return {"moments": address, **record.source, "history": record.history}
+    nan = {name: value for name, value in record.options.items() if name == "nan" and value != "raise"}
+    return {"moments": address, **record.source, **nan, "history": record.history}
 
 
 def _listed_numbers(data: Any) -> Any:
