@@ -274,3 +274,9 @@ def test_a_command_scores_rows_where_that_is_asked_for(run):
         assert found["score"] == pytest.approx(wanted.score)
     assert "score" not in json.loads(run("report", "r.json", "-o", "r.html", "--rows", "b.zarr", "--json"))
     assert "leave out --score" in run("report", "r.json", "-o", "r.html", "--score", code=2)
+
+
+def test_a_demo_that_could_not_end_does_not_begin(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "pip install 'rgcss-dask[report]'" in run("demo", "--folder", "demo", code=1)
+    assert not Path("demo").exists()
