@@ -232,7 +232,7 @@ def select(
         needs_moments=not problem.aims.suit_rows,
     )
     problem = problem if found.names is None else problem.by_index(len(found.names), found.names)
-    k = most_columns(_width(found.source), k, problem, tunes=tunes)
+    k = most_columns(_width(found.source), getattr(found.source, "names", None), k, problem, tunes=tunes)
     picked, tuning = _picked(found, k, problem, tunes=tunes, explained=explained, bound=bound, where=where)
     for selection in picked:
         warn_of_shortfall(selection, explained, k)
@@ -265,11 +265,11 @@ def stop_at(explained: float | None, stop: Stop | None) -> Stop:
     return replace(stop, loss=max(1.0 - explained, RESOLVED))
 
 
-def most_columns(n: int, k: int | None, problem: Problem, *, tunes: bool) -> int:
+def most_columns(n: int, names: tuple[str, ...] | None, k: int | None, problem: Problem, *, tunes: bool) -> int:
     """Return the most columns to pick: as many as were asked for, or as may be picked."""
     if k is not None:
         return k
-    free = int(problem.may_be_picked(n).sum())
+    free = problem.free(n, names)
     return max(min(free, TRIED_COLUMNS), len(problem.include)) if tunes else free
 
 

@@ -210,10 +210,9 @@ def _sensible(source: Moments | Rows, question: Question, say: Say) -> Question:
 def _count(n: int, question: Question, names: tuple[str, ...] | None) -> int:
     """Return how many columns of n to pick, or to try, where nobody said."""
     if question.explained is not None or question.aims.budget is not None:
-        return most_columns(n, None, question.problem.by_index(n, names), tunes=question.lam == "cv")
+        return most_columns(n, names, None, question.problem, tunes=question.lam == "cv")
     usual = TRIED_COLUMNS if question.choose_k else DEFAULT_COLUMNS
-    free = int(question.problem.by_index(n, names).may_be_picked(n).sum())
-    return max(min(usual, free), len(question.include))
+    return max(min(usual, question.problem.free(n, names)), len(question.include))
 
 
 def _tune(moments: Moments, question: Question) -> CrossValidation:

@@ -121,6 +121,10 @@ class Problem:
         mask[np.asarray(self.exclude, dtype=np.intp)] = False
         return mask
 
+    def free(self, n: int, names: tuple[str, ...] | None) -> int:
+        """Count the columns that may be picked, of n with these names."""
+        return int(self.by_index(n, names).may_be_picked(n).sum())
+
     def rules(
         self, k: int, n: int, names: tuple[str, ...] | None = None, *, among: NDArray[np.intp] | None = None
     ) -> Rules:

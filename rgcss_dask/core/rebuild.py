@@ -37,10 +37,11 @@ class Rebuild:
     @classmethod
     def of(cls, picked: Selection, weights: Array) -> Rebuild:
         """Take a selection and its weights, whose rows are in pick order."""
-        order = np.argsort(picked.columns)
-        mu = np.zeros(picked.n) if picked.mu is None else picked.mu
-        sigma = np.ones(picked.n) if picked.sigma is None else picked.sigma
-        return cls(picked.columns[order], weights[order], mu, sigma, picked.counting_columns, picked.mu_rest)
+        order, n = np.argsort(picked.columns), weights.shape[1]  # the first n, where targets stand behind them
+        prepared, counting = picked.preparation, picked.counting_columns
+        rest = None if prepared.mu_rest is None else prepared.mu_rest[:n]
+        counting = counting if counting.weights is None else counting.weighted(counting.weights[:n])
+        return cls(picked.columns[order], weights[order], prepared.mu[:n], prepared.sigma[:n], counting, rest)
 
     @property
     def n(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from numpy.typing import ArrayLike
 
+from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.stop import Stop
 from rgcss_dask.estimator.selector import RGCSS
 
@@ -42,6 +43,10 @@ class GCSS(RGCSS):
         Where the selection runs after a pass on a Dask cluster.
     pickle_parts : bool, default=False
         Whether pickles have the moments of folds and groups too.
+    aims : Aims, default=None
+        What is to be carried, and by which columns.
+    target : {"y", "both"}, default=None
+        Pick the columns that carry y best.
 
     Attributes
     ----------
@@ -76,6 +81,8 @@ class GCSS(RGCSS):
         stop: Stop | None = None,
         where: str | None = None,
         pickle_parts: bool = False,
+        aims: Aims | None = None,
+        target: str | None = None,
     ) -> None:
         super().__init__(
             n_features_to_select,
@@ -91,4 +98,6 @@ class GCSS(RGCSS):
             stop=stop,
             where=where,
             pickle_parts=pickle_parts,
+            aims=aims,
+            target=target,
         )

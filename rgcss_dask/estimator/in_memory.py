@@ -24,7 +24,7 @@ def moments_in_memory(
         folds = asked.folds
         if data.shape[0] < (folds or 0):
             raise ValueError(f"cv={folds} folds need as many rows; got n_samples={data.shape[0]}.")
-        moments = scan(data, weights=weights, folds=folds, nan=asked.nan, progress=False)
+        moments = scan(data, weights=weights, folds=folds, nan=asked.nan, noise=asked.needs_noise, progress=False)
         return replace(moments, names=names)
     splits = check_cv(asked.cv).split(data, y)
     return moments_in_folds(dense(data), weights, held_out_rows(splits, data.shape[0]), nan=asked.nan, names=names)

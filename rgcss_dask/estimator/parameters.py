@@ -12,6 +12,7 @@ import numpy as np
 from rgcss_dask.cluster.placement import PLACES
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.accumulate import is_whole
+from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.objective import objective_named
 from rgcss_dask.core.problem import Problem
@@ -21,6 +22,7 @@ from rgcss_dask.questions import rank_outside_folds, validated, validated_for_sh
 from rgcss_dask.selecting import DEFAULT_COLUMNS, TRIED_COLUMNS, most_columns, stop_at
 
 DEFAULT_FOLDS = 5
+TARGETS = (None, "y", "both")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +42,15 @@ class Parameters:
     stop: Stop | None
     where: str | None
     pickle_parts: bool
+    aims: Aims | None
+    target: str | None
+    carrying: Problem | None = None  # what is asked of moments in which y stands beside X
 
     @classmethod
     def of(cls, estimator: Any) -> Parameters:
         """Take those of an estimator as they are now."""
-        return cls(**{name: getattr(estimator, name) for name in cls.__dataclass_fields__})
+        names = (name for name in cls.__dataclass_fields__ if name != "carrying")
+        return cls(**{name: getattr(estimator, name) for name in names})
 
     def check(self) -> None:
         """Refuse what no function further down looks at before the pass."""
@@ -61,11 +67,18 @@ class Parameters:
         if self.lam != "cv":
             evaluate.checked_lambda(float(self.lam))
         objective_named(self.objective)
+        self._check_aims()
         if self.share is not None and not 0 < self.share < 1:
             raise ValueError(
                 "n_features_to_select as a share to explain must be above 0 and below 1, such as 0.9; as a number of "
                 f"columns it must be a whole number; got {self.n_features_to_select!r}."
             )
+
+    def _check_aims(self) -> None:
+        if self.aims is not None and not isinstance(self.aims, Aims):
+            raise ValueError(f"aims must be None or Aims, such as Aims(noise='rows'); got {self.aims!r}.")
+        if self.target not in TARGETS:
+            raise ValueError(f"target must be None, 'y' or 'both'; got {self.target!r}.")
 
     @property
     def chooses_count(self) -> bool:
@@ -100,6 +113,8 @@ class Parameters:
     @property
     def problem(self) -> Problem:
         """What is asked of every selection; a lambda that is to be found is found later."""
+        if self.carrying is not None:
+            return self.carrying
         return Problem(
             objective=self.objective,
             lam=1.0 if self.lam == "cv" else float(self.lam),
@@ -108,15 +123,16 @@ class Parameters:
             center=self.center,
             scale=self.scale,
             stop=stop_at(self.share, self.stop),
+            aims=self.aims or Aims(),
         )
 
-    def count(self, n: int) -> int:
+    def count(self, n: int, names: tuple[str, ...] | None) -> int:
         """Return how many columns to pick of n."""
         asked = self.n_features_to_select
         if self.share is not None:
-            return most_columns(n, None, self.problem, tunes=self.tunes)
+            return most_columns(n, names, None, self.problem, tunes=self.tunes)
         if asked is None:
-            return max(min(DEFAULT_COLUMNS, n - len(_given(self.exclude))), len(_given(self.include)))
+            return max(min(DEFAULT_COLUMNS, self.problem.free(n, names)), len(_given(self.include)))
         if isinstance(asked, str) or not is_whole(asked) or asked < 1:
             raise ValueError(
                 "n_features_to_select must be None, 'cv', a whole number from 1, or a share to explain between 0 and "
@@ -126,20 +142,29 @@ class Parameters:
             raise ValueError(f"n_features_to_select must be at most n_features={n}; got {asked}.")
         return int(asked)
 
-    def check_count(self, n: int) -> None:
+    def check_count(self, n: int, names: tuple[str, ...] | None) -> None:
         """Refuse a number of columns that n columns do not allow, before the pass."""
         if not self.chooses_count:
-            self.count(n)
+            self.count(n, names)
 
     def is_wide(self, shape: tuple[int, ...]) -> bool:
         """Tell whether to work on the rows themselves: fewer than columns, and no Gram is needed."""
-        return shape[0] < shape[1] and self.needs_no_folds and not self.refine
+        return shape[0] < shape[1] and self.needs_no_folds and not self.refine and self._suits_rows
+
+    @property
+    def needs_noise(self) -> bool:
+        """Whether the pass must look at neighbouring rows."""
+        return self.aims is not None and isinstance(self.aims.noise, str)
+
+    @property
+    def _suits_rows(self) -> bool:
+        return self.target is None and self.problem.aims.suit_rows
 
     def tuned(self, moments: Moments) -> CrossValidation | None:
         """Choose what is to be chosen by cross-validation."""
         if not self.tunes:
             return None
-        count = self._most(moments) if self.chooses_count else self.count(moments.n)
+        count = self._most(moments) if self.chooses_count else self.count(moments.n, moments.names)
         lams = None if self.lam == "cv" else [float(self.lam)]
         rule: dict[str, Any] = {"one_se": self.chooses_count, "fixed_k": not self.chooses_count}
         if self.share is not None:
@@ -155,7 +180,7 @@ class Parameters:
 
     def _most(self, moments: Moments) -> int:
         """Return the most columns to try: with lambda = 0 no more than the rows of any training fold span."""
-        free = moments.n - len(_given(self.exclude))
+        free = self.problem.free(moments.n, moments.names)
         most = max(min(TRIED_COLUMNS, free), len(_given(self.include)))
         if self.lam != 0 or len(moments.folds) < 2:
             return most

@@ -13,26 +13,22 @@ from sklearn.utils.validation import check_is_fitted
 
 from rgcss_dask.cluster.execution import active_client
 from rgcss_dask.cluster.placement import check_where
-from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.partial_sums import PartialSums
 from rgcss_dask.core.plan import Options
 from rgcss_dask.core.rebuild import Take
-from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.stop import Stop
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.estimator.columns import is_frame, labels, refuse_wrapping, row_weights
-from rgcss_dask.estimator.fitted import TellsItsResult
 from rgcss_dask.estimator.in_memory import moments_in_memory
 from rgcss_dask.estimator.labelled import labelled, rebuilt_field
-from rgcss_dask.estimator.parameters import Parameters
-from rgcss_dask.questions import answered, answered_from_rows, improved, loss_and_start, weights
+from rgcss_dask.estimator.supervised import CarriesY
+from rgcss_dask.questions import loss_and_start
 from rgcss_dask.scanning.batches import parts_of, with_batch
 from rgcss_dask.scanning.scan import scan
-from rgcss_dask.scanning.uncounted import is_uncounted, scan_uncounted
-from rgcss_dask.selecting import warn_of_shortfall
+from rgcss_dask.scanning.uncounted import is_uncounted
 from rgcss_dask.sources import lazy_columns as lazy
 from rgcss_dask.sources.base import Source, dense, frame_dtype
 from rgcss_dask.sources.gap_filling import FilledSource
@@ -42,7 +38,7 @@ from rgcss_dask.sources.xarray import is_labelled
 Array = NDArray[np.float64]
 
 
-class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
+class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
     """Pick the columns from which all others are best rebuilt, by regularised greedy column subset selection.
 
     ``fit`` reads the rows once, whatever holds them, and needs memory for n x n numbers; with fewer rows than columns
@@ -85,6 +81,13 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
         Whether pickles and copies have the moments of folds and groups too, an n x n matrix for each. Without them an
         estimator transforms, rebuilds and scores as before; only `cross_validate` and `stability` of its ``moments_``,
         and ``partial_fit`` after a fit in folds, need them.
+    aims : Aims, default=None
+        What is to be carried, and by which columns: weights, targets among the columns of X, noise, penalties, groups,
+        costs, constraints.
+    target : {"y", "both"}, default=None
+        Pick the columns that carry y best: floats as they are (centred and scaled as X is), classes as indicators that
+        count alike. ``"both"`` carries X too, with ``aims.target_share`` of the loss for y, half by default. X and y
+        are read in one pass.
 
     Attributes
     ----------
@@ -152,6 +155,8 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
         stop: Stop | None = None,
         where: str | None = None,
         pickle_parts: bool = False,
+        aims: Aims | None = None,
+        target: str | None = None,
     ) -> None:
         self.n_features_to_select = n_features_to_select
         self.lam = lam
@@ -166,6 +171,8 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
         self.stop = stop
         self.where = where
         self.pickle_parts = pickle_parts
+        self.aims = aims
+        self.target = target
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Read the rows once and pick columns.
@@ -175,8 +182,9 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
         X : array-like, sparse matrix, data frame, Dask collection, DataArray, AnnData or path
             Rows of shape (n_samples, n_features), in anything that `scan` reads. Folds and weights need
             the number of rows; where Dask does not know it, they are counted first, which computes them once more.
-        y : None
-            Ignored, unless a splitter given as ``cv`` uses it.
+        y : array-like, path of a Zarr array or Dask array of shape (n_samples,), default=None
+            What is to be carried with a ``target``: floats, also several columns of them, are numbers, anything else
+            are classes. Else ignored, unless a splitter given as ``cv`` uses it.
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative row weights; for Dask arrays also a Dask array.
 
@@ -186,18 +194,21 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
             This estimator, fitted.
         """
         self._asked.check()
-        if sample_weight is None and self._asked.needs_no_folds and is_uncounted(X):
+        if sample_weight is None and self.target is None and self._asked.needs_no_folds and is_uncounted(X):
             return self._fit_uncounted(X)
         data = self._validated(X, reset=True)
-        self._asked.check_count(self.n_features_in_)  # refused before the pass
+        self._asked.check_count(self.n_features_in_, self._names())  # refused before the pass
         wide = self._asked.is_wide(data.shape)
         if wide or not (isinstance(data, Source) and data.processes and active_client() is not None):
             check_where(self.where, data)  # refused before the pass
+        if self.target is not None:
+            return self._fit_to(data, y, sample_weight)
         if wide and not lazy.is_stored(sample_weight):  # less memory than the Gram, also to be read
             block = data.read(0, data.shape[0]) if isinstance(data, Source) else dense(data)
             return self._pick_from_rows(Rows.of(block, sample_weight, nan=self.nan, names=self._names()))
         if isinstance(data, Source):
-            return self._pick(scan(data, weights=sample_weight, folds=self._asked.folds, nan=self.nan))
+            options: dict[str, Any] = {"folds": self._asked.folds, "nan": self.nan, "noise": self._asked.needs_noise}
+            return self._pick(scan(data, weights=sample_weight, **options))
         return self._pick(
             moments_in_memory(data, y, row_weights(sample_weight, data.shape[0]), self._asked, self._names())
         )
@@ -216,6 +227,7 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
             This estimator, fitted.
         """
         self._asked.check()
+        self._refuse_target("fit_moments")
         self._set_columns(moments.n, moments.names)
         return self._pick(moments)
 
@@ -239,6 +251,7 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
             This estimator, fitted on all batches so far.
         """
         self._asked.check()
+        self._refuse_target("partial_fit")
         if lazy.is_stored(X):
             raise WrongKindError(
                 f"partial_fit takes a batch of rows in memory; got {type(X).__module__}.{type(X).__qualname__}. "
@@ -322,8 +335,8 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
         ----------
         X : array-like, sparse matrix, data frame, Dask collection, DataArray, AnnData or path
             Rows with the columns of ``fit``.
-        y : None
-            Ignored.
+        y : array-like of shape (n_samples,), default=None
+            With a ``target``, of whose variation the share is returned; else ignored.
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative row weights.
 
@@ -333,8 +346,10 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
             The share.
         """
         check_is_fitted(self)
-        model = self._rebuild()
         source = open_source(self._same_columns(X) if lazy.is_stored(X) else dense(self._validated(X, reset=False)))
+        if self.target is not None:
+            return self._score_of_y(source, y, sample_weight)
+        model = self._rebuild()
         if self.nan == "mean":
             source = FilledSource(source, self._mean)
         if lazy.is_stored(X):
@@ -356,52 +371,9 @@ class RGCSS(SelectorMixin, TellsItsResult):  # type: ignore[misc]
         """Print in few characters, as scikit-learn does but for less of long parameters."""
         return str(super().__repr__(min(N_CHAR_MAX, 250)))
 
-    def _fit_uncounted(self, X: Any) -> Self:
-        """Fit on Dask blocks of unknown length, in one compute."""
-        _, n, names = lazy.columns_of(X)
-        self._set_columns(n, names)
-        self._asked.check_count(n)
-        return self._pick(scan_uncounted(X, nan=self.nan))
-
-    @property
-    def _asked(self) -> Parameters:
-        return Parameters.of(self)
-
     def _get_support_mask(self) -> NDArray[np.bool_]:
         check_is_fitted(self)
         return self.support_
-
-    def _pick(self, moments: Moments, parts: PartialSums | None = None) -> Self:
-        """Select from moments, tuned and refined as asked for, and store the result."""
-        if self.where == "client" and isinstance(moments, RemoteMoments):
-            moments = moments.fetch()
-        asked = self._asked
-        self.__dict__.pop("cv_results_", None)
-        tuned = asked.tuned(moments)
-        if tuned is None:
-            picked = answered(moments, asked.count(moments.n), asked.problem, where=self.where)[0]
-        else:
-            picked, self.cv_results_ = tuned.selection, tuned
-        warn_of_shortfall(picked, asked.share, asked.count(moments.n) if asked.share else 0)
-        if self.refine:
-            picked = improved(picked, moments, asked.problem, where=self.where).selection
-        self._moments, self._rows, self._parts = moments, None, parts
-        return self._store(picked, weights(picked, moments, where=self.where), moments.mean)
-
-    def _pick_from_rows(self, rows: Rows) -> Self:
-        """Select from fewer rows than columns, and store the result."""
-        (picked,), (weights,) = answered_from_rows(rows, self._asked.count(rows.n), self._asked.problem)
-        self._moments, self._rows, self._parts = None, rows, None
-        warn_of_shortfall(picked, self._asked.share, self._asked.count(rows.n))
-        return self._store(picked, weights, rows.preparation(True, None)[0])
-
-    def _store(self, picked: Selection, weights: Array, mean: Array) -> Self:
-        self.selection_, self.coef_, self._mean, self._bound = picked, weights, mean, None
-        self.selected_, self.loss_path_, self.lam_ = picked.columns, picked.loss, picked.lam
-        self.ranking_ = np.full(picked.n, picked.k + 1)
-        self.ranking_[picked.columns] = np.arange(1, picked.k + 1)
-        self.support_ = self.ranking_ <= picked.k
-        return self
 
     def _taker(self) -> Take:
         columns = np.flatnonzero(self.support_)

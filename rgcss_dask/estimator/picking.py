@@ -1,0 +1,85 @@
+"""From moments or rows to a fitted estimator: the selection that the parameters ask for, and what is kept of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.cluster.remote_moments import RemoteMoments
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.partial_sums import PartialSums
+from rgcss_dask.core.problem import Problem
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.tuning import CrossValidation
+from rgcss_dask.core.wide import Rows
+from rgcss_dask.estimator.fitted import TellsItsResult
+from rgcss_dask.estimator.parameters import Parameters
+from rgcss_dask.questions import answered, answered_from_rows, improved, weights
+from rgcss_dask.scanning.uncounted import scan_uncounted
+from rgcss_dask.selecting import warn_of_shortfall
+from rgcss_dask.sources import lazy_columns as lazy
+
+Array = NDArray[np.float64]
+
+
+class Picks(TellsItsResult):
+    """An estimator that picks as its parameters say."""
+
+    nan: str
+    refine: bool
+    cv_results_: CrossValidation
+    ranking_: NDArray[np.intp]
+    loss_path_: Array
+    lam_: float
+    _mean: Array
+    _all_weights: Array  # of the columns of X, and of y behind them where these are the target
+
+    @property
+    def _asked(self) -> Parameters:
+        return Parameters.of(self)
+
+    def _fit_uncounted(self, X: Any) -> Self:
+        """Fit on Dask blocks of unknown length, in one compute."""
+        _, n, names = lazy.columns_of(X)
+        self._set_columns(n, names)
+        self._asked.check_count(n, names)
+        return self._pick(scan_uncounted(X, nan=self.nan))
+
+    def _pick(self, moments: Moments, parts: PartialSums | None = None, carrying: Problem | None = None) -> Self:
+        """Select from moments, tuned and refined as asked for, and store the result."""
+        if self.where == "client" and isinstance(moments, RemoteMoments):
+            moments = moments.fetch()
+        asked = replace(self._asked, carrying=carrying)
+        self.__dict__.pop("cv_results_", None)
+        most = 0 if asked.chooses_count else asked.count(moments.n, moments.names)
+        tuned = asked.tuned(moments)
+        if tuned is None:
+            picked = answered(moments, most, asked.problem, where=self.where)[0]
+        else:
+            picked, self.cv_results_ = tuned.selection, tuned
+        warn_of_shortfall(picked, asked.share, most)
+        if self.refine:
+            picked = improved(picked, moments, asked.problem, where=self.where).selection
+        self._moments, self._rows, self._parts = moments, None, parts
+        return self._store(picked, weights(picked, moments, where=self.where), moments.mean)
+
+    def _pick_from_rows(self, rows: Rows) -> Self:
+        """Select from fewer rows than columns, and store the result."""
+        most = self._asked.count(rows.n, rows.names)
+        (picked,), (weights,) = answered_from_rows(rows, most, self._asked.problem)
+        self._moments, self._rows, self._parts = None, rows, None
+        warn_of_shortfall(picked, self._asked.share, most)
+        return self._store(picked, weights, rows.preparation(True, None)[0])
+
+    def _store(self, picked: Selection, weights: Array, mean: Array) -> Self:
+        n = self.n_features_in_  # behind them stand the columns of y, where these are the target
+        self.selection_, self._all_weights, self._bound = picked, weights, None
+        self.coef_, self._mean = weights[:, :n], mean[:n]
+        self.selected_, self.loss_path_, self.lam_ = picked.columns, picked.loss, picked.lam
+        self.ranking_ = np.full(n, picked.k + 1)
+        self.ranking_[picked.columns] = np.arange(1, picked.k + 1)
+        self.support_ = self.ranking_ <= picked.k
+        return self
