@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # who uses the package decides what is shown
 
 # Public name -> the module that defines it. Importing waits for the first use (PEP 562): Dask and
 # scikit-learn take a second or more, and `rgcss --help` needs neither.

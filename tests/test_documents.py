@@ -30,7 +30,7 @@ def spans(text):
     """Return what stands in backticks, and places in the code that stand in pictures."""
     pictures = re.findall(r"^```.*?^```$", text, re.MULTILINE | re.DOTALL)
     plain = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    drawn = [found for picture in pictures for found in re.findall(r"[\w/]+\.py(?::[\w.]+)?", picture)]
+    drawn = [found for picture in pictures for found in re.findall(r"[\w/]+\.py\b(?::[\w.]+)?", picture)]
     return re.findall(r"`([^`\n]+)`", plain) + drawn
 
 

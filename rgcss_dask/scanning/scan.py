@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import time
 import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -43,6 +45,8 @@ from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.row_vectors import RowVector
 from rgcss_dask.sources.xarray import along
+
+LOGGER = logging.getLogger("rgcss_dask")
 
 
 def scan(
@@ -349,6 +353,9 @@ def run(
         )
         graph, key, resumed = build_graph(job, request.vectors, finish)
         reporter.add(resumed, resumed=True)
+        what = f"{total} rows of {request.source.address}"
+        LOGGER.info("reading %s, %d of them resumed, in %d spans", what, resumed, len(plan.spans))
+        began = time.perf_counter()
         if client is None:
             moments, reads = run_on_threads(graph, key, report, plan.concurrency)
         elif stay:
@@ -356,6 +363,7 @@ def run(
         else:
             (moments, reads), _ = run_on_cluster(client, graph, key, report, reporter)
         reporter.finish()
+        LOGGER.info("read %s in %.2f s", what, time.perf_counter() - began)
     return PassResult(moments, reads, shared)
 
 
