@@ -85,7 +85,7 @@ def run_batch(
     The file has a table ``[defaults]`` and tables ``[[jobs]]``; a job's own options come before the defaults.
     ``data`` is an archive or a pattern; ``moments``, ``result`` and ``report`` say where to write, with {stem} for the
     archive's name; the other options are those of `scan` and of `workflow.Question`. ``memory`` is for the jobs that
-    say nothing of it: how much there is belongs to the machine, so it is no reason to do a finished job again.
+    do not contain it: memory is a property of the machine, so another value is no reason to repeat a finished job.
     Files in the way of a result or report are replaced if a batch or a command made them, others with ``overwrite``.
     """
     budget = None if memory is None else parse_memory(memory)

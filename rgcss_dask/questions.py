@@ -456,5 +456,5 @@ def _rank_outside_folds(moments: Moments, k: int, problem: Problem) -> int:
 
 
 def _count(k: Any, n: int) -> int:
-    """Return how many columns to plan for; a k that is none is refused by the function that is asked."""
+    """Return how many columns to plan for. An invalid k counts as n here; the function that selects refuses it."""
     return min(int(k), n) if isinstance(k, int | np.integer) and k > 0 else n

@@ -325,5 +325,5 @@ def _width(source: Any) -> int:
 
 
 def _said(preparation: Any) -> Any:
-    """Say of values of one's own only that they were given."""
+    """Replace an array that the caller gave by words, for the provenance."""
     return "given values" if np.ndim(preparation) else preparation

@@ -357,7 +357,7 @@ def test_what_arrays_take():
     check(stored("x.npy", drop="c1"), ["c0", "c2"], [[0, 2], [3, 5]])
     with pytest.raises(ValueError, match="indicators are made of columns of tables"):
         rg.convert("x.npy", "y.zarr", indicators="c0")
-    with pytest.raises(ValueError, match="sep, na can be said of text tables only"):
+    with pytest.raises(ValueError, match="sep, na can be given for text tables only"):
         rg.convert("x.npy", "y.zarr", na="?", sep=";")
 
 

@@ -301,7 +301,7 @@ def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
             data=values,
             chunks=(min(rows, len(values)), moments.n) if values.ndim == 2 else values.shape,
             compressors=CODECS,
-            config={"write_empty_chunks": True},  # a chunk of zeros that is not there could not be told from a lost one
+            config={"write_empty_chunks": True},  # a missing chunk must always mean a lost one
         )
     head: dict[str, Any] = {k: _listed(getattr(moments, k)) for k in moments.NUMBERS}
     head |= {"columns": moments.n, "arrays": list(moments.ARRAYS), "kind": moments.KIND}

@@ -59,7 +59,7 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
 
 
 def _carried(aims: Aims) -> dict[str, Any]:
-    """Return what was asked for beside what is asked of every selection."""
+    """Return the options that go beyond those of every selection."""
     found = {name: getattr(aims, name) for name in Aims.__dataclass_fields__ if name != "target_share"}
     return {
         name: value

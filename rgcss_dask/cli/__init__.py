@@ -27,7 +27,7 @@ from rgcss_dask.faults import report as report_of
 def main() -> None:
     """Run a command; exit with 0 when done, 1 for an error in one line or a bug, 2 for wrong usage, 130 for Ctrl-C."""
     debug = "--debug" in sys.argv
-    # What is done is done: Ctrl-C while Python puts itself away must not end in death by a signal.
+    # The command has finished: Ctrl-C while the interpreter shuts down must not change the exit code.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *place, **more: say(
@@ -57,7 +57,7 @@ def _run(debug: bool) -> None:
 
 
 def _leave(code: int, debug: bool) -> None:
-    """Exit in the middle of work: what the libraries then say about work cut off is no news to the user."""
+    """Exit in the middle of work, and silence what libraries then log about tasks that were cut off."""
     if not debug:
         atexit.register(_hush)  # registered last, runs first
     sys.exit(code)

@@ -52,7 +52,7 @@ def select(
     aims: dict[str, Any],
     **asked: Any,
 ) -> None:
-    """Pick the columns from which the others can be told best.
+    """Pick the columns from which the others can be rebuilt best.
 
     DATA is an archive of moments, or a matrix, which is then read once. With several lambdas there is one result each.
     Example: rgcss select moments.zarr -k 64 --center -o result.json

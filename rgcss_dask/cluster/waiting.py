@@ -75,10 +75,10 @@ def _result(client: Client, future: Future[Any]) -> Any:
         raise ConnectionError(LOST) from error
     except KilledWorker as error:
         raise HinderedError(
-            f"a task must not take its worker with it; {error.task} was tried {error.allowed_failures + 1} times, and "
-            f"each time its worker died (the last one: {error.last_worker.address}). See that worker's log; when it is "
-            "out of memory, give workers more of it or fewer threads. With archive=... the same call goes on from its "
-            "checkpoints."
+            f"a task must not end the worker process that runs it; {error.task} was tried "
+            f"{error.allowed_failures + 1} times, and each time its worker died (the last one: "
+            f"{error.last_worker.address}). See that worker's log; when it is out of memory, give workers more of it "
+            "or fewer threads. With archive=... the same call goes on from its checkpoints."
         ) from error
 
 
@@ -101,7 +101,7 @@ def await_done(client: Client, future: Future[Any]) -> None:
 
 
 def run_on_scheduler(client: Client, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Return what a function returns on the scheduler; that there is none any more is said in words."""
+    """Return what a function returns on the scheduler; a scheduler that is gone is an error in words."""
     try:
         return client.run_on_scheduler(function, *args, **options)  # type: ignore[no-untyped-call]
     except OSError as error:

@@ -64,7 +64,7 @@ class SourceTable(ArrayTable):
         self._named(source.shape[1], names or source.names)
 
     def state(self, path: str) -> str | None:
-        """Ask the source: a folder or a URL says nothing of what is in it."""
+        """Ask the source: the name of a folder or a URL does not say what is in it."""
         if Path(path).is_file():
             return file_state(path)
         stamps = self._source.stamps(np.array([0, self._source.shape[0]], dtype=np.int64))

@@ -176,10 +176,10 @@ def _kind(path: str) -> Callable[[str, Asked], Table] | None:
 
 
 def _check_heeded(asked: Asked, paths: list[str]) -> None:
-    """Refuse options of text tables where there is none: they would not be heeded."""
+    """Refuse options of text tables where no file is one: they would be ignored."""
     if asked.of_text and not any(_kind(path) is _text for path in paths if not is_url(path)):
         raise ValueError(
-            f"{', '.join(asked.of_text)} can be said of text tables only, such as .csv; {paths[0]} is none. Leave "
+            f"{', '.join(asked.of_text)} can be given for text tables only, such as .csv; {paths[0]} is not one. Leave "
             f"{'it' if len(asked.of_text) == 1 else 'them'} out."
         )
 

@@ -299,7 +299,8 @@ def _has_drifted(X: NDArray[Any], d: Array, shift: NDArray[Any], limit: float, w
 
     if weight is not None:  # a few rows may be just those that weigh nothing
         return far(X, d, weight)
-    # A few rows tell of most blocks; of many columns some look narrow in them by chance, and seldom values are missed.
+    # A few rows decide for most blocks. Among many columns some look narrow in a sample by chance, and a sample
+    # misses rare values: where the sample says far, all rows are looked at.
     few = X[:: max(1, len(X) // SAMPLE)]
     return far(few, few.mean(axis=0), len(few)) and far(X, d, len(X))
 

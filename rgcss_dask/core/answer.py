@@ -1,4 +1,4 @@
-"""What every answer with picked columns can be asked, whatever found them: a selection, swaps, a cross-validation."""
+"""What all answers with picked columns share (selections, swaps, cross-validations): attributes, tables, plots."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def plain_dtype(values: Any, *, lazy: bool = False) -> np.dtype[Any]:
 
 
 def flawed_weight(weights: NDArray[Any], start: int = 0) -> str | None:
-    """Say what is wrong with the first weight that is none, of those from row ``start`` on; None if all are good."""
+    """Say what is wrong with the first invalid weight, with rows counted from ``start``; None if all are valid."""
     bad = ~((weights >= 0) & np.isfinite(weights))
     if not bad.any():
         return None

@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 # The variance of x[i-1] - 2 x[i] + x[i+1] is so many times that of independent noise in x.
 _OF_SECOND_DIFFERENCES = 6.0
-# Noise below this share of a column is not told from rounding in its Gram.
+# Noise below this share of a column cannot be distinguished from rounding in its Gram.
 _LEAST = 1e-12
 
 

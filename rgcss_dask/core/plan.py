@@ -304,7 +304,7 @@ def levels(spans: int, *, chain: bool = False) -> int:
 
 
 def merges_in_a_row(spans: int, *, chain: bool = False) -> int:
-    """Count the merges that one span may have to wait for, at most, if it is the last one and the first of its runs."""
+    """Count the merges on the longest way from a span to the root: one merge for each further member of its runs."""
     return sum(fan - 1 for fan in _fans(spans, chain=chain))
 
 

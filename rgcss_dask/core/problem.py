@@ -30,7 +30,7 @@ Lambdas = float | Sequence[float] | NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One value for what is asked of moments, a Gram or rows, whoever asks; how many columns is said beside it.
+    """All options of a question about moments, a Gram or rows, as one value; the number of columns is apart from it.
 
     A question adds its own options to it: cross-validation its grid of lambdas, a bootstrap its resamples.
     """

@@ -128,7 +128,7 @@ def is_frame(X: Any) -> bool:
 
 
 def labels(frame: Any) -> tuple[str, ...] | None:
-    """Return the names of the columns of a frame; as in scikit-learn, numbers are none."""
+    """Return the names of the columns of a frame; as in scikit-learn, numbers do not count as names."""
     return tuple(frame.columns) if all(isinstance(name, str) for name in frame.columns) else None
 
 

@@ -75,7 +75,7 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
         paths to the end; the selection on all rows that follows stops.
     where : {"scheduler", "worker", "client"}, default=None
         Where the selection runs after a pass on a Dask cluster: on the scheduler (by default) or on the worker that has
-        the moments, where they stay until the client is closed; or in this process, which then has them for good.
+        the moments, where they stay until the client is closed; or in this process, to which they are then fetched.
         Rows in memory are worked on in this process.
     pickle_parts : bool, default=False
         Whether pickles and copies have the moments of folds and groups too, an n x n matrix for each. Without them an

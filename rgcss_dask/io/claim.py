@@ -21,8 +21,8 @@ from rgcss_dask.io.retry import Retry, StoreError
 from rgcss_dask.runtime.process_identity import born, machine, namespace
 
 NAME = "writer.json"
-BEAT = 5.0  # seconds between signs of life
-DEAD = 60.0  # seconds without one, counted by who waits, after which the claim of another machine no longer counts
+BEAT = 5.0  # seconds between heartbeats
+DEAD = 60.0  # seconds without a heartbeat, by the clock of who waits, after which a claim of another machine expires
 LOOK = 1.0  # seconds between looks for one
 TRIES = 100  # to write a claim that others give up, or that cannot be written
 PAUSE = 0.02  # seconds between them
@@ -52,7 +52,7 @@ class Claim:
 
     @classmethod
     def of(cls, data: bytes) -> Claim | None:
-        """Read a claim, or return None if it is none or not all of one."""
+        """Read a claim, or return None if the file is no claim or is incomplete."""
         try:
             found = cls(**json.loads(data))
         except (ValueError, TypeError, RecursionError):

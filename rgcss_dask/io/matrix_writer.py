@@ -130,7 +130,7 @@ class _Draft:
             chunks=self.chunks,
             dtype=dtype,
             compressors=CODECS,
-            config={"write_empty_chunks": True},  # a chunk of zeros that is not there could not be told from a lost one
+            config={"write_empty_chunks": True},  # a missing chunk must always mean a lost one
         )
         return array, 0
 

@@ -90,7 +90,7 @@ def _chain(address: str) -> list[Hashable]:
 
 
 def _key(path: Path) -> Hashable:
-    """Name what is there by its number, which is the same whatever the case of letters or the mount."""
+    """Identify a file by its inode, which does not depend on the case of letters or the mount."""
     try:
         status = path.stat()
     except OSError:

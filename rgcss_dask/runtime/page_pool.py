@@ -160,5 +160,5 @@ def empty_sums(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray
 
 
 def empty_rows(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return an array as `empty_sums` does, for rows: in a pass they may lie in the pages of others that were more."""
+    """Return an array as `empty_sums` does, for rows: in a pass it may reuse the memory of a larger, freed array."""
     return _rows.empty(shape, dtype)

@@ -50,7 +50,7 @@ def _count(pid: int) -> int:
 
 
 def born(pid: int) -> float | None:
-    """Return when a living process of this machine began, as it was and will be said; None if there is none.
+    """Return when a living process of this machine began, as a value that does not change; None if there is none.
 
     Linux counts from the start of the machine. What psutil makes of that moves when the clock is set.
     """

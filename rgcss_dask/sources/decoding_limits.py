@@ -30,7 +30,7 @@ COMPRESSORS = {"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"}
 
 _BLOSC_HEAD = 16  # bytes; among them how many there are decoded, and how many stored
 _ZSTD_MAGIC = (0xFD2FB528).to_bytes(4, "little")
-# What says nothing of its size is read as a file, up to the limit.
+# A chunk whose codec does not declare its size is decoded as a stream, up to the limit.
 _FILES: dict[str, Any] = {"gzip": gzip.open, "bz2": bz2.open, "lzma": lzma.open}
 
 

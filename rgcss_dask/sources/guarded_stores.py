@@ -59,7 +59,7 @@ class _WholeStore(WrapperStore[Store]):
 
 
 class _FilledStore(WrapperStore[Store]):
-    """A store in which a chunk may be absent, but not be listed and then not be found: that is a store that fails."""
+    """A store in which a chunk may be absent. A chunk that is listed but cannot be read is an error of the store."""
 
     def __init__(self, store: Store, path: str) -> None:
         super().__init__(store)

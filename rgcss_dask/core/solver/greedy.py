@@ -157,7 +157,7 @@ class _Path:
         self._end = False
 
     def advance(self, pool: Pool) -> bool:
-        """Make the next pick; False when there is none to make."""
+        """Make the next pick; return False when no candidate is left."""
         if self._loss < _REFRESH_SHARE * self._refreshed_at:  # the tracked one has lost digits
             self.refresh(pool)
             self._losses[-1] = self._loss
@@ -248,7 +248,7 @@ class _Path:
         residual = self._residual
         W = residual.refresh(picks, pool)
         terms = residual.terms
-        # Rounding in G reaches H and R magnified by the weights: below that nothing can be told from it.
+        # Rounding in G reaches H and R magnified by the weights: smaller values cannot be distinguished from it.
         floor = evaluate.rounding_left(self._roots, W, self._roots[picks])
         self._floor = np.maximum(self._floor, floor)
         rounding = floor * (EPS / evaluate.DOUBT)

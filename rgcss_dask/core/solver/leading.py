@@ -25,7 +25,7 @@ _MARGIN = 1e-8
 
 
 def leading(matrix: Array, multiply: Multiply, k: int) -> Spectrum | None:
-    """Return the k leading eigenvalues, or None if they cannot be told from the others.
+    """Return the k leading eigenvalues, or None if they cannot be distinguished from the others.
 
     With U'U = I (n x k), let H = U'GU be diagonal, R = GU - UH, and V complete U to a basis. In that basis G is
     diag(H, V'GV) and, beside it, V'R and its transpose, whose norm is that of R. So by Weyl no eigenvalue of G lies
