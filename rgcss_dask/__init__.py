@@ -39,6 +39,7 @@ _HOME = {
     "save": "archive.archive",
     "scan": "scanning.scan",
     "select": "selecting",
+    "show_versions": "runtime.environment",
     "stability": "questions",
     "stability_under_noise": "core.stability",
     "verify": "scanning.verify",
@@ -77,6 +78,7 @@ if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here 
     from rgcss_dask.questions import stability as stability
     from rgcss_dask.reporting import report as report
     from rgcss_dask.reporting import write_report as write_report
+    from rgcss_dask.runtime.environment import show_versions as show_versions
     from rgcss_dask.scanning.append import append as append
     from rgcss_dask.scanning.scan import scan as scan
     from rgcss_dask.scanning.verify import verify as verify

@@ -1,6 +1,7 @@
 """How fast the pass is: ratios against the bare work and against other ways, all in one run.
 
     python examples/benchmarks/scan.py [--rows 1200000] [--columns 784] [--repeats 3] [--peers] [--cluster]
+    python examples/benchmarks/scan.py --integers [--columns 784 2048 4096] [--repeats 5]
 
 Every figure is a ratio of two times measured one after the other on this machine, so that a busy or slow one shifts
 both. The bare work is the time to read every chunk with Zarr plus the time of X'X on blocks already in memory, on the
@@ -8,6 +9,9 @@ same number of threads with BLAS at one thread each: the least with Zarr's reade
 less, because it decodes chunks straight into memory that it uses again.
 Passes take some seconds with the default rows, half of them for float64; in much shorter ones their begin and end
 count. Some of the other ways hold all rows in memory: with --peers fewer rows are wise.
+
+With --integers it is what the extra `integer` brings: time of the processors, which other work disturbs less, with
+oneDNN and without, of one pass each, one after the other; beside the bare read and the bare integer product.
 """
 
 import argparse
@@ -18,6 +22,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import patch
 
 import dask
 import dask.array as da
@@ -26,27 +31,39 @@ import zarr
 from distributed import Client, LocalCluster
 
 import rgcss_dask as rg
+from rgcss_dask.core import integers
 from rgcss_dask.runtime.blas import single_threaded_blas
 from rgcss_dask.runtime.cpus import available_cpus
+from rgcss_dask.runtime.integer_products import byte_products, in_words
 
 CHUNK = 4_000
+INTEGERS = ("uint8", "int16", "uint16")
+INTEGER_WORK = 2 * 10**11  # products of numbers in a pass of --integers, about
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=1_200_000)
-    parser.add_argument("--columns", type=int, default=784)
+    parser.add_argument("--columns", type=int, nargs="+", default=[784])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--peers", action="store_true", help="also the slow ways: da.cov, dask-ml, scikit-learn, scanpy"
     )
     parser.add_argument("--cluster", action="store_true", help="also a local cluster of two workers")
+    parser.add_argument("--integers", action="store_true", help="passes over integers with oneDNN and without")
     options = parser.parse_args()
+    if options.integers and byte_products() is None:
+        parser.error(f"there is nothing to compare; integer products: {in_words()}")
     folder = Path(tempfile.mkdtemp(prefix="rgcss-benchmark-"))
     try:
-        for dtype in ("uint8", "float64"):
-            rows = options.rows if dtype == "uint8" else options.rows // 2
-            run(make_array(folder / f"{dtype}.zarr", rows, options.columns, dtype), options)
+        for n in options.columns:
+            for dtype in INTEGERS if options.integers else ("uint8", "float64"):
+                rows = options.rows // (1 if dtype == "uint8" else 2)
+                if options.integers:
+                    rows = min(rows, max(8 * CHUNK, INTEGER_WORK // n**2 // CHUNK * CHUNK))
+                path = make_array(folder / f"{dtype}-{n}.zarr", rows, n, dtype)
+                (compare_integers if options.integers else run)(path, options)
+                shutil.rmtree(path)
     finally:
         shutil.rmtree(folder)
 
@@ -57,7 +74,11 @@ def make_array(path: Path, rows: int, columns: int, dtype: str) -> str:
     for start in range(0, rows, CHUNK):
         block = rng.integers(0, 256, (min(CHUNK, rows - start), columns), dtype=np.uint8)
         block[rng.random(block.shape) < 0.7] = 0  # most of a picture of a digit is empty
-        array[start : start + CHUNK] = block if dtype == "uint8" else block + rng.random(block.shape)
+        if dtype == "float64":
+            block = block + rng.random(block.shape)
+        elif dtype in ("int16", "uint16"):  # all 16 bits are used
+            block = block.astype(dtype) * 255 - (32_640 if dtype == "int16" else 0)
+        array[start : start + CHUNK] = block
     return str(path)
 
 
@@ -117,6 +138,54 @@ def bare(array: zarr.Array, dtype: type) -> float:
         began = time.perf_counter()
         list(pool.map(product, range(len(starts))))
         return reading + time.perf_counter() - began
+
+
+def compare_integers(path: str, options: argparse.Namespace) -> None:
+    """Print ratios of processor time: medians of pairs that were run one after the other."""
+    array = zarr.open_array(path, mode="r")
+    print(f"\n{array.dtype}, {array.shape[0]:,} x {array.shape[1]}, {available_cpus()} threads, {in_words()}")
+    ways = {"our pass": lambda: rg.scan(path), "without oneDNN": lambda: without_onednn(path)}
+    if array.dtype == np.uint8:
+        ways |= {
+            "bare read + integer product": lambda: bare_integers(array),
+            "Dask X.T @ X": lambda: dask_product(path),
+        }
+    else:
+        wide = da.from_zarr(path).astype("f8") + 0.5  # as numbers that are no integers
+        ways["the same plus 1/2, in float64"] = lambda: rg.scan(wide)
+    rg.scan(path, rows=slice(0, CHUNK))
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(options.repeats):
+        for name, way in ways.items():
+            began = time.process_time()
+            way()
+            times[name].append(time.process_time() - began)
+    for name, taken in times.items():
+        ratio = statistics.median(a / b for a, b in zip(taken, times["our pass"], strict=True))
+        print(f"  {name:30s} {statistics.median(taken):8.2f} s of processors   {ratio:6.2f} times our pass")
+
+
+def without_onednn(path: str) -> rg.Moments:
+    with patch.object(integers, "byte_products", lambda: None):
+        return rg.scan(path)
+
+
+def bare_integers(array: zarr.Array) -> None:
+    """Read all chunks with Zarr, and multiply as many blocks that are in memory, by strips of the lower triangle."""
+    products, n = byte_products(), array.shape[1]
+    starts = range(0, array.shape[0], CHUNK)
+    block = np.random.default_rng(0).integers(0, 256, (CHUNK, n), dtype=np.uint8)
+    signed = (block ^ 128).view(np.int8)
+
+    def product(_: int) -> None:
+        out = np.empty((integers.STRIP, n), np.int32)
+        for first in range(0, n, integers.STRIP):
+            stop = min(first + integers.STRIP, n)
+            products.multiply(block[:, first:stop], signed[:, :stop], out[: stop - first, :stop])
+
+    with ThreadPoolExecutor(available_cpus()) as pool:
+        list(pool.map(lambda start: array[start : start + CHUNK].shape, starts))
+        list(pool.map(product, starts))
 
 
 def loop(array: zarr.Array) -> np.ndarray:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from deploy.sizing import Matrix, planned
 from examples.paper.results import Row, Table, markdown
-from rgcss_dask.core.accumulate import EXACT_WEIGHT
+from rgcss_dask.core.integers import EXACT_WEIGHT
 
 NAME = "out_of_core"
 COLUMNS = 784

@@ -7,13 +7,11 @@ import uuid
 import zlib
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
-from threadpoolctl import threadpool_info
 from zarr.abc.store import Store
 from zarr.errors import ContainsArrayError
 from zarr.storage import LocalStore
@@ -29,12 +27,12 @@ from rgcss_dask.io.files import Folder, is_url
 from rgcss_dask.io.own_files import refuse_wrong
 from rgcss_dask.io.retry import StoreError
 from rgcss_dask.io.zarr_store import CODECS, FreshStore, url_store
+from rgcss_dask.runtime.environment import versions
 from rgcss_dask.sources.guarded_stores import MissingChunkError, strict_group
 
 FORMAT = 1  # of moments
 FORMAT_OF_KINDS = 2  # of what earlier versions did not know: a band
 CHUNK_BYTES = 2**25
-PACKAGES = ("rgcss-dask", "numpy", "scipy", "dask", "zarr")
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,7 @@ def publish(folder: Folder, draft: Draft, record: Record) -> None:
         "current": draft.name,
         "moments": draft.head,
         "record": asdict(replace(record, lineage=[*record.lineage, draft.name])),
-        "versions": _versions(),
+        "versions": versions(),
         "date": dated(""),
     }
     if not is_whole(folder, draft):
@@ -367,12 +365,3 @@ def _subgroup(group: zarr.Group, name: str) -> zarr.Group:
     if not isinstance(found, zarr.Group):
         raise KeyError(name)
     return found
-
-
-def _versions() -> dict[str, Any]:
-    blas = [
-        {k: info.get(k) for k in ("internal_api", "version", "architecture")}
-        for info in threadpool_info()
-        if info.get("user_api") == "blas"
-    ]
-    return {**{name: version(name) for name in PACKAGES}, "blas": blas}

@@ -44,7 +44,9 @@ class Checkpoints:
         crc = 0
         for piece in pieces:
             crc = zlib.crc32(piece, crc)
-        head = {"format": FORMAT, "crc": crc, "reads": parts.reads, "sums": entries}
+        reads = [read[:-1] for read in parts.reads]  # as earlier versions wrote and read them
+        products = [read.products for read in parts.reads]
+        head = {"format": FORMAT, "crc": crc, "reads": reads, "products": products, "sums": entries}
         line = json.dumps(head).encode()
         self.folder.write(f"{name}.part", f"{zlib.crc32(line):08x} ".encode() + line + b"\n", *pieces)
 
@@ -93,7 +95,10 @@ def _decode(data: bytes, where: str) -> PartialSums:
     sums: dict[tuple[str, int], PartSums] = {}
     for entry in head["sums"]:
         sums[entry["key"][0], entry["key"][1]], values = _sum(entry, values)
-    return PartialSums(sums, tuple(Read(*read) for read in head["reads"]))
+    products = head.get("products", [()] * len(head["reads"]))
+    pairs = zip(head["reads"], products, strict=True)
+    reads = tuple(Read(start, stop, crc, weights_crc, tuple(by)) for (start, stop, crc, weights_crc), by in pairs)
+    return PartialSums(sums, reads)
 
 
 def _sum(entry: dict[str, Any], values: NDArray[np.float64]) -> tuple[PartSums, NDArray[np.float64]]:

@@ -10,18 +10,24 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels, triangle
 from rgcss_dask.core.errors import WrongKindError
+from rgcss_dask.core.integers import (
+    EXACT_ROWS,
+    EXACT_SQUARES,
+    PIECE,
+    IntegerProducts,
+    Range,
+    double_rows,
+    integer_bytes,
+    is_exact,
+    is_within,
+    may_be_small,
+)
 from rgcss_dask.core.missing import flawed_weight, plain
 from rgcss_dask.core.precision import ROUNDING, TINY, ULPS, difference, doubt_of_values, faint, resolution
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.core.triangle import Array, add_outer
 from rgcss_dask.runtime.page_pool import empty_sums
 
-# Signed 8-bit products are at most 2**14, so a float32 sum of 1024 of them is at most 2**24: still exact.
-EXACT_ROWS = 1024
-# Such sums are put into float64 so many at a time, because reading and writing n x n doubles costs as much as they do.
-STACK = 4
-# A raw 8-bit product is below 2**16, so that up to this weight every float64 sum of them is exact.
-EXACT_WEIGHT = 2.0**37
 # A mean whose square is so many variances costs the product sum one digit of sixteen: move the shift.
 DRIFT = 16.0
 # Rows are multiplied as they are only where that costs no more than a bit.
@@ -35,7 +41,10 @@ ShiftedSums = tuple[float, Array, Array]  # weight, shift, total
 
 
 class Accumulator:
-    """Sums in the making: blocks of rows are added in place, in one n x n matrix and fixed buffers."""
+    """Sums in the making: blocks of rows are added in place, in one n x n matrix and fixed buffers.
+
+    While all values are small integers, of whatever type, the sums are those integers, about a constant.
+    """
 
     def __init__(
         self,
@@ -50,20 +59,15 @@ class Accumulator:
 
         ``threads`` divide the tiles of a large matrix among them, with BLAS at one thread each.
         """
-        self._work: _Integers | _Floats
-        if beside is not None:
-            self._work = beside._work
-        elif is_exact(dtype):
-            self._work = _Integers(n, dtype, threads)
-        else:
-            self._work = _Floats(n, dtype, precision, threads)
+        self._work: _Work = _Work(n, dtype, precision, threads) if beside is None else beside._work
         self._rows = 0
         self._weight = 0.0
-        self._shift = np.full(n, self._work.offset)
+        self._shift = self._work.offset
         self._total = np.zeros(n)
         self._product: Array = empty_sums((n, n))
         self._product.fill(0.0)
         self._rounding = np.zeros(n)  # what of the sums of squares may be rounding
+        self._whole = True  # sums of integers about integers
 
     def add(
         self, block: NDArray[Any] | SparseRows, weights: NDArray[Any] | None = None, *, also: Sequence[Accumulator] = ()
@@ -73,54 +77,64 @@ class Accumulator:
         ``also`` names further accumulators, which get the same rows for an addition instead of a product.
         """
         targets = (self, *also)
-        if isinstance(block, SparseRows):
-            if isinstance(self._work, _Floats) and block.pays and _add_sparse(block, weights, targets):
-                return
-            block = np.asarray(block)
-        if weights is not None and weights.dtype.kind == "f" and isinstance(self._work, _Integers):
-            floats = self._work.as_floats()  # weights with fractions cannot be exact
-            for target in targets:
-                target._work = floats
-        step = self._work.step(len(block))
-        for start in range(0, len(block), step):
-            piece = block[start : start + step]
-            w = None if weights is None else weights[start : start + len(piece)].astype(np.float64)
-            try:
-                # Whatever is not finite is found, and its place given, by the kernel itself.
-                with np.errstate(invalid="ignore", over="ignore"):
-                    self._work.add(piece, w, targets)
-            except NotFiniteError as error:
-                raise NotFiniteError(start + error.row, error.column, error.value) from None
+        self._work.add(block, weights, targets)
         for target in targets:
             target._rows += len(block)
+
+    @property
+    def kernels(self) -> set[str]:
+        """By what the products of the rows were made."""
+        return self._work.used
 
     def numbers(self) -> Numbers:
         """Hand over what was added; the accumulator must not be used after."""
         if not np.all(np.isfinite(np.diagonal(self._product))):
             column = int(np.flatnonzero(~np.isfinite(np.diagonal(self._product)))[0])
             raise OverflowError(f"the sum of squares of column {column} exceeds the range of {self._work.way_out}.")
-        exact = isinstance(self._work, _Integers) and self._weight <= EXACT_WEIGHT
+        exact = self._whole and is_within(self._weight, self._shift, self._total, np.diagonal(self._product))
         if not exact and self._weight > 0:
             self._move(self._shift + self._total / self._weight)
             self._rounding += doubt_of_values(self._weight, self._shift, self._work.resolution)
         kernels.mirror(self._product)
         return self._rows, self._weight, self._shift, self._total, self._product, self._rounding, exact
 
-    def _move(self, shift: Array) -> None:
+    def _move(self, shift: Array, *, rounds: bool = True) -> None:
         """Put the sums about another shift: Q about c + d is Q + w d d' - s d' - d s'."""
         d = shift - self._shift
-        self._round()
+        if rounds:
+            self._round()
         if d.any():
             add_outer(self._product, [(d, self._weight * d - self._total), (self._total, -d)])
             self._total = self._total - self._weight * d
         self._shift = shift
 
+    def _to_integers_near_mean(self) -> None:
+        """Make the sums as small as they can be, and whole."""
+        if self._weight > 0:
+            self._move(np.rint(self._shift + self._total / self._weight), rounds=False)
+
+    def _leave_integers(self) -> None:
+        if self._whole:
+            self._to_integers_near_mean()
+            self._whole = False
+
+    def _stay_exact(self) -> None:
+        """Keep sums of squares within what float64 holds, as long as their spread allows."""
+        if self._whole and np.any(np.diagonal(self._product) > EXACT_SQUARES / 2):
+            self._to_integers_near_mean()
+
     def _take(self, weight: float, shift: Array, total: Array) -> None:
         """Count in a block whose products were added about ``shift``."""
+        if weight == 0:
+            return
         if self._weight == 0:
             self._shift, self._total = shift, total
         elif np.array_equal(shift, self._shift):
             self._total = self._total + total
+        elif self._whole:  # as of all before, the products are moved from integers to integers
+            d = self._shift - shift
+            add_outer(self._product, [(d, weight * d - total), (total, -d)])
+            self._total = self._total + (total - weight * d)
         else:  # the sums now in the matrix are about two shifts: put both about the common mean
             terms, (_, self._shift, self._total) = common_shift(
                 (self._weight, self._shift, self._total), (weight, shift, total)
@@ -134,66 +148,82 @@ class Accumulator:
         np.maximum(self._rounding, self._work.rounding * np.diagonal(self._product), out=self._rounding)
 
 
-class _Integers:
-    """Rows of 8-bit integers, as float32 about a constant, in blocks whose products are exact."""
+class _Work:
+    """How rows are multiplied: as integers while all of them are small ones, from then on as floats."""
 
-    resolution, rounding = 0.0, ROUNDING  # of sums that have outgrown what is exact
-    way_out = "float64; divide the weights by a constant first"
+    def __init__(self, n: int, dtype: np.dtype[Any], precision: str, threads: int) -> None:
+        check_real(dtype)
+        self._kind = (n, dtype, precision, threads)
+        self._integers = IntegerProducts(n, dtype, threads) if may_be_small(dtype) else None
+        self._floats = None if self._integers is not None else _Floats(*self._kind)
+        self.offset = np.full(n, 0.0 if self._integers is None else self._integers.offset)
+        self.used: set[str] = set()  # by what products were made
 
-    def __init__(self, n: int, dtype: np.dtype[Any], threads: int) -> None:
-        self.offset = 128.0 if dtype == np.uint8 else 0.0
-        self._n, self._dtype, self._threads = n, dtype, threads
-        count = stacked(n, dtype)
-        self._tiles = triangle.Tiles(n, threads) if count == 0 else None
-        self._buffer: NDArray[np.float32] = empty_sums((EXACT_ROWS, n), np.float32)
-        self._stack: NDArray[np.float32] = empty_sums((count, n, n) if count else (1, 0, 0), np.float32)
+    @property
+    def resolution(self) -> float:
+        """Share of a mean below which a spread is rounding of the values."""
+        return 0.0 if self._floats is None else self._floats.resolution
 
-    def as_floats(self) -> _Floats:
-        """Return what goes on in float64."""
-        return _Floats(self._n, self._dtype, "double", self._threads)
+    @property
+    def rounding(self) -> float:
+        """Share of a sum of squares that may be rounding of the sums."""
+        return ROUNDING if self._floats is None else self._floats.rounding
 
-    def step(self, rows: int) -> int:
-        """Rows to be added at once."""
-        return EXACT_ROWS * len(self._stack)
+    @property
+    def way_out(self) -> str:
+        """In what sums may overflow, and what helps."""
+        return "float64; divide the weights by a constant first" if self._floats is None else self._floats.way_out
 
-    def add(self, piece: NDArray[Any], weights: Array | None, targets: Sequence[Accumulator]) -> None:
+    def add(
+        self, block: NDArray[Any] | SparseRows, weights: NDArray[Any] | None, targets: Sequence[Accumulator]
+    ) -> None:
         """Add the products of the rows to every target."""
-        if weights is None:
-            weight, total = float(len(piece)), self._add_blocks(piece, targets)
-        else:
-            weight, total = float(weights.sum()), self._add_weighted(piece, weights, targets)
+        whole = None if self._integers is None else self._integers.range_of(block, weights)
+        if whole is None:
+            self._leave_integers(targets)
+        w = None if weights is None else weights.astype(np.float64)
+        if isinstance(block, SparseRows):
+            if self._sparse_pays(block, whole) and _add_sparse(block, w, whole is not None, targets):
+                self.used.add("float64")
+                return
+            block = np.asarray(block)
+        if self._integers is not None and whole is not None:
+            self._add_integers(self._integers, block, w, whole, targets)
+        elif self._floats is not None:
+            self.used.add(self._floats.name)
+            self._floats.add(block, w, targets)
+
+    def _leave_integers(self, targets: Sequence[Accumulator]) -> None:
+        self._integers = None
+        if self._floats is None:
+            self._floats = _Floats(*self._kind)
         for target in targets:
-            target._take(weight, target._shift, total)
+            target._leave_integers()
 
-    def _add_weighted(self, piece: NDArray[Any], weights: Array, targets: Sequence[Accumulator]) -> Array:
-        """Add products times a weight, which outgrow float32, not float64; in the memory of the buffer."""
-        wide, weighted = self._buffer.reshape(-1).view(np.float64).reshape(2, -1, self._n)
-        total = np.zeros(self._n)
-        for start in range(0, len(piece), len(wide)):
-            rows = piece[start : start + len(wide)]
-            X = np.subtract(rows, self.offset, out=wide[: len(rows)])
-            Y = np.multiply(X, weights[start : start + len(rows), None], out=weighted[: len(rows)])
-            total += Y.sum(axis=0)
-            for target in targets:
-                for tile in triangle.lower_tiles(self._n):
-                    triangle.add_products(X, target._product, *tile, weighted=Y)
-        return total
+    def _sparse_pays(self, block: SparseRows, whole: Range | None) -> bool:
+        faster = 1.0 if self._integers is None or whole is None else self._integers.faster(whole)
+        return block.pays(faster)
 
-    def _add_blocks(self, piece: NDArray[Any], targets: Sequence[Accumulator]) -> Array:
-        totals = np.zeros((len(self._stack), piece.shape[1]), np.float32)
-        used = -(-len(piece) // EXACT_ROWS)
-        for i in range(used):
-            rows = np.ascontiguousarray(piece[i * EXACT_ROWS : (i + 1) * EXACT_ROWS])
-            X = self._buffer[: len(rows)]
-            kernels.convert(rows, self.offset, X, totals[i])
-            if self._tiles is None:
-                np.matmul(X.T, X, out=self._stack[i])
+    def _add_integers(
+        self,
+        integers: IntegerProducts,
+        block: NDArray[Any],
+        weights: Array | None,
+        whole: Range,
+        targets: Sequence[Accumulator],
+    ) -> None:
+        matrices = [target._product for target in targets]
+        for start in range(0, len(block), PIECE):
+            piece = block[start : start + PIECE]
+            if weights is None:
+                weight, total = float(len(piece)), integers.add(piece, whole, matrices)
             else:
-                self._tiles.add(X, [target._product for target in targets])
-        if self._tiles is None:
+                w = weights[start : start + PIECE]
+                weight, total = float(w.sum()), integers.add_weighted(piece, w, matrices)
             for target in targets:
-                kernels.add_lower(self._stack[:used], target._product)
-        return totals.sum(axis=0, dtype=np.float64)
+                target._take(weight, self.offset, total)
+                target._stay_exact()
+        self.used.add(integers.name if weights is None else "float64")
 
 
 class _Floats:
@@ -203,13 +233,11 @@ class _Floats:
     unless the data lie elsewhere.
     """
 
-    offset = 0.0
-
     def __init__(self, n: int, dtype: np.dtype[Any], precision: str, threads: int) -> None:
-        check_real(dtype)
         self._rows = block_rows(n, dtype, precision)
         single = is_single(dtype, precision)
         work = np.float32 if single else np.float64
+        self.name = np.dtype(work).name
         self.way_out = "float32; use precision='double'" if single else "float64; divide the data by a constant first"
         self.resolution, self.rounding = resolution(dtype), ULPS * float(np.finfo(work).eps)
         self._buffer: NDArray[Any] = empty_sums((self._rows, n), work)
@@ -217,12 +245,20 @@ class _Floats:
         self._shift: NDArray[Any] = np.zeros(n, work)  # that of the last block
         self._tiles = triangle.Tiles(n, threads)
 
-    def step(self, rows: int) -> int:
-        """Rows to be added at once: pieces of one size, because short ones are slow."""
-        return -(-rows // -(-rows // self._rows)) if rows else 1
+    def add(self, block: NDArray[Any], weights: Array | None, targets: Sequence[Accumulator]) -> None:
+        """Add the products of the rows to every target, in pieces of one size, because short ones are slow."""
+        rows = len(block)
+        step = -(-rows // -(-rows // self._rows)) if rows else 1
+        for start in range(0, rows, step):
+            try:
+                # Whatever is not finite is found, and its place given, by the kernel itself.
+                with np.errstate(invalid="ignore", over="ignore"):
+                    w = None if weights is None else weights[start : start + step]
+                    self._add_piece(block[start : start + step], w, targets)
+            except NotFiniteError as error:
+                raise NotFiniteError(start + error.row, error.column, error.value) from None
 
-    def add(self, piece: NDArray[Any], weights: Array | None, targets: Sequence[Accumulator]) -> None:
-        """Add the products of the rows to every target."""
+    def _add_piece(self, piece: NDArray[Any], weights: Array | None, targets: Sequence[Accumulator]) -> None:
         weight = float(len(piece) if weights is None else weights.sum())
         if weight == 0:
             return
@@ -257,22 +293,21 @@ class _Floats:
         return np.multiply(X, np.sqrt(weights)[:, None], out=self._buffer[: len(X)], casting="unsafe"), total
 
 
-def _add_sparse(block: SparseRows, weights: NDArray[Any] | None, targets: Sequence[Accumulator]) -> bool:
+def _add_sparse(block: SparseRows, weights: Array | None, whole: bool, targets: Sequence[Accumulator]) -> bool:
     """Add products about zero, unless a column lies so far from it that centring would cost digits."""
-    w = np.ones(len(block)) if weights is None else weights.astype(np.float64)
+    w = np.ones(len(block)) if weights is None else weights
     weight = float(w.sum())
     total, squares = block.sums(w)
     if not np.all(np.isfinite(squares)):
         return False  # the dense way finds the place
     if weight > 0:
         mean = total / weight
-        if np.any(mean**2 > DRIFT * np.maximum(squares / weight - mean**2, 0.0)):
+        if not whole and np.any(mean**2 > DRIFT * np.maximum(squares / weight - mean**2, 0.0)):
             return False
         for target in targets:
             block.add_products(w, target._product)
             target._take(weight, np.zeros(len(total)), total)
-    for target in targets:
-        target._rows += len(block)
+            target._stay_exact()
     return True
 
 
@@ -326,32 +361,24 @@ class NotFiniteError(ValueError):
         return NotFiniteError(self.row, self.column, self.value, where, None if names is None else names[self.column])
 
 
-def is_exact(dtype: np.dtype[Any]) -> bool:
-    """Tell whether sums of products are exact integers: those of booleans and of 8-bit integers."""
-    return dtype.kind in "biu" and dtype.itemsize == 1
-
-
 def is_single(dtype: np.dtype[Any], precision: str) -> bool:
     """Tell whether rows are multiplied in single precision because the caller asked for that."""
     return precision == "single" and dtype.kind == "f" and dtype.itemsize <= 4
 
 
 def block_rows(n: int, dtype: np.dtype[Any], precision: str = "double") -> int:
-    """Rows multiplied at once: many enough to hide the addition of an n x n matrix, and no more."""
-    short = is_exact(dtype) or is_single(dtype, precision)
-    return EXACT_ROWS if short else int(np.clip(2**21 // n, 1024, 2**15))
-
-
-def stacked(n: int, dtype: np.dtype[Any]) -> int:
-    """Whole products kept before they are added up in float64."""
-    return STACK if is_exact(dtype) and n <= triangle.TILE else 0
+    """Rows multiplied at once: in single precision so few that little is lost."""
+    return EXACT_ROWS if is_exact(dtype) or is_single(dtype, precision) else double_rows(n)
 
 
 def buffer_bytes(n: int, dtype: np.dtype[Any], precision: str, *, threads: int, shared: bool) -> int:
     """Bytes of the buffers of an accumulator; ``shared`` if several get the same products."""
-    short = is_exact(dtype) or is_single(dtype, precision)
-    tiles = stacked(n, dtype) or (threads if short or shared else 0)
-    return (4 if short else 8) * (tiles * min(n, triangle.TILE) ** 2 + n * block_rows(n, dtype, precision))
+    integers = integer_bytes(n, dtype, threads=threads) if may_be_small(dtype) else 0
+    if is_exact(dtype):
+        return integers
+    single = is_single(dtype, precision)
+    tiles = threads if single or shared else 0
+    return integers + (4 if single else 8) * (tiles * min(n, triangle.TILE) ** 2 + n * block_rows(n, dtype, precision))
 
 
 def is_whole(value: object) -> bool:

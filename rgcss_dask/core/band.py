@@ -10,16 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels
-from rgcss_dask.core.accumulate import (
-    DRIFT,
-    EXACT_ROWS,
-    EXACT_WEIGHT,
-    block_rows,
-    checked_weights,
-    is_exact,
-    is_single,
-    raise_not_finite,
-)
+from rgcss_dask.core.accumulate import DRIFT, block_rows, checked_weights, is_single, raise_not_finite
+from rgcss_dask.core.integers import EXACT_ROWS, EXACT_WEIGHT, is_exact
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import column_indices

@@ -106,6 +106,77 @@ def convert(integers: NDArray[Any], offset: float, out: NDArray[np.float32], tot
 
 
 @compiled
+def signed_bytes(rows: NDArray[np.uint8], signed: NDArray[np.int8], total: NDArray[np.int32]) -> None:
+    """Put bytes less 128 into ``signed``, and add the sums of the columns to ``total``."""
+    for i in range(rows.shape[0]):
+        row, s = rows[i], signed[i]
+        for j in range(row.size):
+            s[j] = np.int8(row[j] ^ np.uint8(128))
+            total[j] += np.int32(row[j])
+
+
+@compiled
+def one_byte(
+    rows: NDArray[Any], least: int, plain: NDArray[np.uint8], signed: NDArray[np.int8], total: NDArray[np.int32]
+) -> None:
+    """Put values less the least into ``plain``, that less 128 into ``signed``, and add their sums to ``total``."""
+    for i in range(rows.shape[0]):
+        row, u, s = rows[i], plain[i], signed[i]
+        for j in range(row.size):
+            y = np.int32(row[j]) - np.int32(least)
+            u[j] = np.uint8(y)
+            s[j] = np.int8(y - 128)
+            total[j] += y
+
+
+@compiled
+def two_bytes(
+    rows: NDArray[Any], least: int, plain: NDArray[np.uint8], signed: NDArray[np.int8], total: NDArray[np.int32]
+) -> None:
+    """Do the same with two bytes for each value, the low ones first: ``plain`` and ``signed`` are (2, rows, n)."""
+    for i in range(rows.shape[0]):
+        row, low, high, signed_low, signed_high = rows[i], plain[0, i], plain[1, i], signed[0, i], signed[1, i]
+        for j in range(row.size):
+            y = np.int32(row[j]) - np.int32(least)
+            low[j], high[j] = np.uint8(y & 255), np.uint8(y >> 8)
+            signed_low[j], signed_high[j] = np.int8((y & 255) - 128), np.int8((y >> 8) - 128)
+            total[j] += y
+
+
+@compiled
+def add_strip(products: NDArray[np.int32], by_row: Array, by_column: Array, strip: Array) -> None:
+    """Add products of bytes, and two vectors, to rows of a lower triangle, whose last one ends on the diagonal.
+
+    ``products`` are those of low bytes and, if there are high ones, of high by high, and of high by low both ways.
+    """
+    first = by_column.size - by_row.size
+    for i in range(by_row.size):
+        row, low, u = strip[i], products[0, i], by_row[i]
+        if len(products) == 1:
+            for j in range(first + i + 1):
+                row[j] += low[j] + (u + by_column[j])
+        else:
+            high, mixed = products[1, i], products[2, i]
+            for j in range(first + i + 1):
+                row[j] += (65536.0 * high[j] + (256.0 * mixed[j] + low[j])) + (u + by_column[j])
+
+
+@compiled_in_order
+def whole_range(block: NDArray[Any], largest: float) -> tuple[float, float]:
+    """Return the least and the most of values that are all integers up to ``largest``; (1, 0) if they are not."""
+    least, most = block[0, 0], block[0, 0]
+    for i in range(block.shape[0]):
+        row, whole = block[i], True
+        for j in range(row.size):
+            x = row[j]
+            least, most = min(least, x), max(most, x)
+            whole &= np.trunc(x) == x
+        if not (whole and least >= -largest and most <= largest):
+            return 1.0, 0.0
+    return float(least), float(most)
+
+
+@compiled
 def add_lower(stack: NDArray[np.float32], product: Array) -> None:
     """Add the matrices of a stack to the lower triangle of ``product``, which is read and written once."""
     for i in range(len(product)):

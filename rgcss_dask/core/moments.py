@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels
-from rgcss_dask.core.accumulate import EXACT_WEIGHT, Accumulator, checked_weights, common_shift
+from rgcss_dask.core.accumulate import Accumulator, checked_weights, common_shift
+from rgcss_dask.core.integers import is_within
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.names import column_indices
 from rgcss_dask.core.noise import Differences, merged_differences
@@ -32,7 +33,7 @@ class Moments:
 
     With x a row and w its weight: ``total`` is the sum of w (x - shift) and ``product`` the sum of
     w (x - shift)(x - shift)'. For floats the shift is the mean, so a mean of 1e8 times the spread costs no
-    digits; for 8-bit integers it is a constant, every number is an exact integer, and merging is an addition.
+    digits; for small integers it is a constant, every number is an exact integer, and merging is an addition.
 
     Memory is one n x n float64 matrix, and one more for each fold and group kept apart. `scan` makes moments of data of
     any size; `Moments.of` makes them of a block in memory.
@@ -81,9 +82,10 @@ class Moments:
         Parameters
         ----------
         block : array of shape (m, n)
-            Rows of any real dtype. 8-bit integers and booleans give exact integers, at single-precision speed.
+            Rows of any real dtype. 8-bit integers and booleans give exact integers, and so do numbers of
+            any other type while all are whole, at most 65,535, and their sums of squares below 2^53.
         weights : array of shape (m,), optional
-            Non-negative row weights. Integers keep 8-bit data exact.
+            Non-negative row weights. Integers keep exact data exact.
         names : iterable of str, optional
             The n column names.
 
@@ -424,10 +426,11 @@ def _merge_numbers(a: Moments, b: Moments, sign: float = 1.0, overwrite: bool = 
         return replace(keep, rows=rows, dropped=dropped, names=None, folds=(), groups=())
     combine = np.add if sign > 0 else np.subtract
     if a.exact and b.exact:
-        b = b._near(a.shift)
-        product = combine(a.product, b.product, out=_room(a, overwrite))
-        exact = weight <= EXACT_WEIGHT
-        return Moments(rows, weight, a.shift, combine(a.total, b.total), product, a.rounding, exact, dropped)
+        near = b._near(a.shift)
+        total = combine(a.total, near.total)
+        if is_within(weight, a.shift, total, combine(a.squares, near.squares)):
+            product = combine(a.product, near.product, out=_room(a, overwrite))
+            return Moments(rows, weight, a.shift, total, product, a.rounding, True, dropped)
     a, b = (side._near(side.mean) if side.exact else side for side in (a, b))
     terms, (weight, shift, total) = common_shift((a.weight, a.shift, a.total), (b.weight, b.shift, b.total), sign)
     before = a.squares + b.squares + sum(np.abs(u * v) for u, v in terms)

@@ -26,12 +26,13 @@ NOISE: Key = ("noise", 0)
 
 
 class Read(NamedTuple):
-    """A span that was read, and the CRC-32 of its rows and of their weights (0 when not asked for)."""
+    """A span that was read, the CRC-32 of its rows and of their weights (0 when not asked for), and what multiplied."""
 
     start: int
     stop: int
     crc: int
     weights_crc: int = 0
+    products: tuple[str, ...] = ()  # by what they were made
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,12 +122,15 @@ class Collector:
     def parts(self, start: int, stop: int) -> PartialSums:
         """Hand over the sums of the rows from start to stop."""
         sums: dict[Key, PartSums] = {}
+        products: set[str] = set()
         for key, value in self._sums.items():
             if not isinstance(value, Gaps | Differences):
+                if isinstance(value, Accumulator):
+                    products |= value.kernels
                 made = Moments(*value.numbers()) if isinstance(value, Accumulator) else value.finished()
                 value = replace(made, dropped=self._dropped.get(key, 0))
             sums[key] = value
-        return PartialSums(sums, (Read(start, stop, self._crc, self._weights_crc),))
+        return PartialSums(sums, (Read(start, stop, self._crc, self._weights_crc, tuple(sorted(products))),))
 
     def _kept(self, count: int, start: int, mask: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
         if self.options.fraction is None:

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, NoReturn, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rgcss_dask.core.accumulate import EXACT_WEIGHT, common_shift
+from rgcss_dask.core.accumulate import common_shift
+from rgcss_dask.core.integers import EXACT_WEIGHT
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import column_indices
 from rgcss_dask.core.precision import EPS, ROUNDING

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels, triangle
-from rgcss_dask.core.accumulate import EXACT_WEIGHT, check_real
+from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.core.evaluate import EPS, checked_lambda
+from rgcss_dask.core.integers import is_within
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.problem import Problem
@@ -277,7 +278,7 @@ class _Groups:
             shift, total = self.shift[0], count @ self.total
         else:
             shift, total = self._put_about_the_mean(weight, product)
-        still_exact = self.exact and bool(weight.sum() <= EXACT_WEIGHT)
+        still_exact = self.exact and is_within(float(weight.sum()), shift, total, np.diagonal(product))
         numbers = (shift, total, product, count @ self.rounding, still_exact)
         return Moments(round(float(count @ self.rows)), float(weight.sum()), *numbers, names=self.names)
 

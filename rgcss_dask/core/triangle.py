@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from scipy.linalg import cython_blas
 
 from rgcss_dask.runtime.page_pool import empty_sums
@@ -59,7 +59,7 @@ class Tiles:
     def __init__(self, n: int, threads: int) -> None:
         self._tiles = list(lower_tiles(n))
         self._pool = ThreadPoolExecutor(threads, "rgcss-tile") if threads > 1 and len(self._tiles) > 1 else None
-        self._spare: list[NDArray[Any]] = []  # temporaries that no thread is using
+        self._spare = Spare()
 
     def add(self, X: NDArray[Any], matrices: Sequence[Array]) -> None:
         """Add X'X to the lower triangles of all matrices."""
@@ -77,18 +77,33 @@ class Tiles:
             list(self._pool.map(add_tile, *zip(*self._tiles, strict=True)))
 
     def _add_product(self, X: NDArray[Any], matrices: Sequence[Array], rows: slice, columns: slice) -> None:
-        tile: NDArray[Any] | None = None
-        with suppress(IndexError):  # not a look first: another thread may take the last one in between
-            tile = self._spare.pop()
-        if tile is None or tile.dtype != X.dtype:
-            side = min(X.shape[1], TILE)
-            tile = empty_sums((side, side), X.dtype)
+        side = min(X.shape[1], TILE)
+        tile = self._spare.take((side, side), X.dtype)
         product = tile[: rows.stop - rows.start, : columns.stop - columns.start]
         np.matmul(X[:, rows].T, X[:, columns], out=product)
         for matrix in matrices:
             corner = matrix[rows, columns]
             np.add(corner, product, out=corner)
-        self._spare.append(tile)
+        self._spare.give(tile)
+
+
+class Spare:
+    """Temporaries that no thread is using."""
+
+    def __init__(self) -> None:
+        self._arrays: list[NDArray[Any]] = []
+
+    def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Return an array, not filled, for this thread alone."""
+        with suppress(IndexError):  # not a look first: another thread may take the last one in between
+            array = self._arrays.pop()
+            if array.shape == shape and array.dtype == dtype:
+                return array
+        return empty_sums(shape, dtype)
+
+    def give(self, array: NDArray[Any]) -> None:
+        """Let others have it."""
+        self._arrays.append(array)
 
 
 class _Routine:

@@ -255,7 +255,7 @@ class Request:
             options={**asdict(self.plan.options), "missing": self.missing, "vectors": sorted(self.vectors)},
             fingerprint=self.fingerprint,
             spans=[[read.start, read.stop, read.crc, stamps.get((read.start, read.stop))] for read in reads],
-            history=[archives.dated(f"scanned rows {reads[0].start} to {reads[-1].stop}")],
+            history=[archives.dated(f"scanned rows {reads[0].start} to {reads[-1].stop}{_products(reads)}")],
             weights=[read.weights_crc for read in reads] if "weights" in self.vectors else [],
         )
 
@@ -267,6 +267,11 @@ class PassResult:
     moments: Any
     reads: tuple[Read, ...]
     shared: bool = True  # the workers write to the folder of the archive too
+
+
+def _products(reads: tuple[Read, ...]) -> str:
+    by = sorted({name for read in reads for name in read.products})
+    return f", products by {' and '.join(by)}" if by else ""
 
 
 def _kept(result: PassResult, folder: Folder, record: archives.Record) -> Moments:

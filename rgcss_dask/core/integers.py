@@ -1,0 +1,269 @@
+"""Products of rows of small integers: exact, by the bytes where the processor multiplies bytes, else in floats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core import kernels, triangle
+from rgcss_dask.core.sparse_rows import SparseRows
+from rgcss_dask.core.triangle import Array
+from rgcss_dask.runtime.integer_products import ByteProducts, byte_products
+from rgcss_dask.runtime.page_pool import empty_sums
+
+# Signed 8-bit products are at most 2**14, so a float32 sum of 1024 of them is at most 2**24: still exact.
+EXACT_ROWS = 1024
+# A raw 8-bit product is below 2**16, so that up to this weight every float64 sum of them is exact.
+EXACT_WEIGHT = 2.0**37
+# No entry of a sum of products is larger than the largest sum of squares; up to here float64 holds every integer.
+EXACT_SQUARES = 2.0**53
+# Integers up to here, of either sign, are multiplied exactly, as two bytes each if they must.
+LARGEST = 2**16 - 1
+# Rows added at once: the more, the less often an n x n matrix is read and written. Of extremes in two bytes 2**15 are
+# the most, because two products of bytes are added up in 32 bits.
+PIECE = 4096
+# Rows of the triangle made at once: enough to multiply at full speed, and few above the diagonal.
+STRIP = 256
+# Bytes that oneDNN takes for the parts of its factors that it is at; measured.
+PACKED = 4 * 2**20
+# How many times as fast as those of doubles products of bytes are, about; measured, n = 256 to 4096.
+FASTER = 8.0
+
+
+class Range(NamedTuple):
+    """Between which integers the values of a block lie."""
+
+    least: int
+    most: int
+
+    @property
+    def bytes_each(self) -> int:
+        """Bytes that hold every value less the least."""
+        return 1 if self.most - self.least < 2**8 else 2
+
+    @property
+    def largest(self) -> int:
+        """The largest value, whatever its sign."""
+        return max(-self.least, self.most)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether two bytes hold every value, and sums of their products are exact for long."""
+        return 0 <= self.most - self.least <= LARGEST and self.largest <= LARGEST
+
+
+def is_exact(dtype: np.dtype[Any]) -> bool:
+    """Tell whether sums of products are exact whatever the values: those of booleans and of 8-bit integers."""
+    return dtype.kind in "biu" and dtype.itemsize == 1
+
+
+def may_be_small(dtype: np.dtype[Any]) -> bool:
+    """Tell whether values of a type are looked at, because they may be small integers."""
+    return dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8)
+
+
+def is_within(weight: float, shift: Array, total: Array, squares: Array) -> bool:
+    """Tell whether sums of integers, with the sums of squares about the shift, are exact: about it and about zero."""
+    about_zero = squares + shift * (2.0 * total + weight * shift)
+    return weight <= EXACT_WEIGHT and bool(np.all(np.maximum(squares, about_zero) <= EXACT_SQUARES))
+
+
+class IntegerProducts:
+    """Adds X'X of blocks of small integers about a constant: the same integers in every way, so the same bits."""
+
+    def __init__(self, n: int, dtype: np.dtype[Any], threads: int) -> None:
+        self.offset = 128.0 if dtype == np.uint8 else 0.0
+        self._n, self._dtype, self._threads = n, dtype, threads
+
+    @cached_property
+    def _way(self) -> _Bytes | _Singles | _Doubles:
+        """How products are made, found out when there are integers to multiply."""
+        products = byte_products()
+        if products is not None:
+            return _Bytes(self._n, self._threads, products)
+        return (_Singles if is_exact(self._dtype) else _Doubles)(self._n, self._threads)
+
+    @property
+    def name(self) -> str:
+        """By what products are made."""
+        return self._way.name
+
+    def range_of(self, block: NDArray[Any] | SparseRows, weights: NDArray[Any] | None) -> Range | None:
+        """Find between which small integers the values lie; None if they are none, or their sums would not be exact."""
+        if weights is not None and weights.dtype.kind == "f":
+            return None  # weights with fractions cannot be exact
+        found = _range_of(block)
+        if found is None or weights is None or len(weights) == 0:
+            return found
+        heaviest = np.add.reduceat(weights.astype(np.float64), np.arange(0, len(weights), PIECE)).max()
+        return found if heaviest * found.largest**2 <= EXACT_SQUARES / 4 else None
+
+    def faster(self, found: Range) -> float:
+        """How many times as fast products of such values are as those of floats in float64, about."""
+        return (FASTER if isinstance(self._way, _Bytes) else 1.0) / found.bytes_each**2
+
+    def add(self, piece: NDArray[Any], found: Range, matrices: Sequence[Array]) -> Array:
+        """Add the products of at most `PIECE` rows to every matrix, and return the sums of the columns."""
+        return self._way.add(np.ascontiguousarray(_compilable(piece)), found, self.offset, matrices)
+
+    def add_weighted(self, piece: NDArray[Any], weights: Array, matrices: Sequence[Array]) -> Array:
+        """Add products times a weight, which outgrow small types, not float64."""
+        total, step = np.zeros(self._n), EXACT_ROWS // 2
+        for start in range(0, len(piece), step):
+            X = np.subtract(piece[start : start + step], self.offset, dtype=np.float64, order="C")
+            Y = X * weights[start : start + step, None]
+            total += Y.sum(axis=0)
+            for matrix in matrices:
+                for tile in triangle.lower_tiles(self._n):
+                    triangle.add_products(X, matrix, *tile, weighted=Y)
+        return total
+
+
+def _compilable(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return rows of a type that compiled loops know: in the machine's order of bytes, and no float16."""
+    single = rows.dtype.kind == "f" and rows.dtype.itemsize < 4
+    return rows.astype(np.float32 if single else rows.dtype.newbyteorder("="), copy=False)
+
+
+def _range_of(block: NDArray[Any] | SparseRows) -> Range | None:
+    if isinstance(block, SparseRows):
+        stored = _range_of(block.values[None])
+        return None if stored is None else Range(min(0, stored.least), max(0, stored.most))
+    if block.size == 0:
+        return Range(0, 0)
+    if block.dtype == np.bool_:
+        return Range(0, 1)
+    if is_exact(block.dtype):
+        return Range(int(np.iinfo(block.dtype).min), int(np.iinfo(block.dtype).max))
+    if block.dtype.kind == "f":
+        least, most = kernels.whole_range(_compilable(block), float(LARGEST))
+        found = Range(int(least), int(most))
+    else:
+        found = Range(int(block.min()), int(block.max()))
+    return found if found.is_small else None
+
+
+class _Bytes:
+    """By instructions that multiply bytes: a number is one or two of them, a high one and a low one.
+
+    One factor is taken as it is, from 0 to 255, the other less 128. What that adds is undone by the sums of columns.
+    """
+
+    def __init__(self, n: int, threads: int, products: ByteProducts) -> None:
+        self._products, self.name = products, products.name
+        self._strips = [slice(start, min(start + STRIP, n)) for start in range(0, n, STRIP)]
+        self._pool = ThreadPoolExecutor(threads, "rgcss-strip") if threads > 1 and len(self._strips) > 1 else None
+        self._spare = triangle.Spare()
+        self._planes = [empty_sums((2, 0, n), np.uint8), empty_sums((2, 0, n), np.int8)]
+
+    def add(self, rows: NDArray[Any], found: Range, offset: float, matrices: Sequence[Array]) -> Array:
+        """Add the products of the rows to every matrix, and return the sums of the columns."""
+        (m, n), width = rows.shape, found.bytes_each
+        U, S, total = self._split(rows, found)
+        # With y >= 0 the values less the least, S holds y - half: put the sums of y (y - half)' about the offset.
+        half, e = (128, 32896)[width - 1], offset - found.least
+        by_row, by_column = (half - e) * total + m * e * e, -e * total
+
+        def add_strip(strip: slice) -> None:
+            C = self._spare.take((2 * width - 1, STRIP, n), np.int32)
+            self._multiply(U[:, :, strip], S[:, :, : strip.stop], C[:, : strip.stop - strip.start, : strip.stop])
+            for matrix in matrices:
+                kernels.add_strip(C, by_row[strip], by_column[: strip.stop], matrix[strip])
+            self._spare.give(C)
+
+        list(map(add_strip, self._strips) if self._pool is None else self._pool.map(add_strip, self._strips))
+        return total - m * e
+
+    def _multiply(self, U: NDArray[np.uint8], S: NDArray[np.int8], C: NDArray[np.int32]) -> None:
+        """Multiply low by low, and with two bytes high by high and both mixed ones, added up."""
+        self._products.multiply(U[0], S[0], C[0])
+        if len(U) > 1:
+            self._products.multiply(U[1], S[1], C[1])
+            self._products.multiply(U[0], S[1], C[2])
+            self._products.multiply(U[1], S[0], C[2], add=True)
+
+    def _split(self, rows: NDArray[Any], found: Range) -> tuple[NDArray[np.uint8], NDArray[np.int8], Array]:
+        """Return the bytes as they are and less 128, each (1 or 2, rows, n), and the sums of the columns."""
+        m, width, total = len(rows), found.bytes_each, np.zeros(rows.shape[1], np.int32)
+        if self._planes[0].shape[1] < m or len(self._planes[0]) < width:
+            shape = (width, max(m, self._planes[0].shape[1]), rows.shape[1])
+            self._planes = [empty_sums(shape, np.uint8), empty_sums(shape, np.int8)]
+        U, S = (plane[:width, :m] for plane in self._planes)
+        if rows.dtype == np.uint8 or rows.dtype == np.bool_:
+            kernels.signed_bytes(rows.view(np.uint8), S[0], total)
+            U = rows.view(np.uint8)[None]
+        elif width == 1:
+            kernels.one_byte(rows, found.least, U[0], S[0], total)
+        else:
+            kernels.two_bytes(rows, found.least, U, S, total)
+        return U, S, total.astype(np.float64)
+
+
+class _Singles:
+    """8-bit integers, as float32 about a constant, in blocks whose products are exact."""
+
+    name = "float32"
+
+    def __init__(self, n: int, threads: int) -> None:
+        count = PIECE // EXACT_ROWS if n <= triangle.TILE else 0
+        self._tiles = triangle.Tiles(n, threads) if count == 0 else None
+        self._buffer: NDArray[np.float32] = empty_sums((EXACT_ROWS, n), np.float32)
+        # Products are put into float64 several at a time: reading and writing n x n doubles costs as much as they do.
+        self._stack: NDArray[np.float32] = empty_sums((count, n, n), np.float32)
+
+    def add(self, rows: NDArray[Any], found: Range, offset: float, matrices: Sequence[Array]) -> Array:
+        """Add the products of the rows to every matrix, and return the sums of the columns."""
+        used = -(-len(rows) // EXACT_ROWS)
+        totals = np.zeros((used, rows.shape[1]), np.float32)
+        for i in range(used):
+            block = rows[i * EXACT_ROWS : (i + 1) * EXACT_ROWS]
+            X = self._buffer[: len(block)]
+            kernels.convert(block, offset, X, totals[i])
+            if self._tiles is None:
+                np.matmul(X.T, X, out=self._stack[i])
+            else:
+                self._tiles.add(X, matrices)
+        if self._tiles is None:
+            for matrix in matrices:
+                kernels.add_lower(self._stack[:used], matrix)
+        return totals.sum(axis=0, dtype=np.float64)
+
+
+class _Doubles:
+    """Small integers of any type in float64, whose products of a piece are exact."""
+
+    name = "float64"
+
+    def __init__(self, n: int, threads: int) -> None:
+        self._tiles = triangle.Tiles(n, threads)
+        self._buffer: Array = empty_sums((min(PIECE, double_rows(n)), n), np.float64)
+
+    def add(self, rows: NDArray[Any], found: Range, offset: float, matrices: Sequence[Array]) -> Array:
+        """Add the products of the rows to every matrix, and return the sums of the columns."""
+        total, step = np.zeros(rows.shape[1]), len(self._buffer)
+        for start in range(0, len(rows), step):
+            block = rows[start : start + step]
+            X = np.subtract(block, offset, out=self._buffer[: len(block)], dtype=np.float64)
+            self._tiles.add(X, matrices)
+            total += X.sum(axis=0)
+        return total
+
+
+def double_rows(n: int) -> int:
+    """Rows multiplied at once in float64: many enough to hide the addition of an n x n matrix, and no more."""
+    return int(np.clip(2**21 // n, 1024, 2**15))
+
+
+def integer_bytes(n: int, dtype: np.dtype[Any], *, threads: int) -> int:
+    """Bytes of the buffers for integers, in whichever way needs more: another machine may have another way."""
+    width, side = 1 if is_exact(dtype) else 2, min(n, triangle.TILE)
+    by_bytes = 2 * width * PIECE * n + threads * (PACKED + 4 * (2 * width - 1) * min(STRIP, n) * n)
+    if width == 2:
+        return max(by_bytes, 8 * min(PIECE, double_rows(n)) * n)
+    products = PIECE // EXACT_ROWS if n <= triangle.TILE else threads
+    return max(by_bytes, 4 * (products * side**2 + EXACT_ROWS * n))
