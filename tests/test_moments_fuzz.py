@@ -1,9 +1,5 @@
-"""Moments, resamples and cross-validation of strange matrices, against fractions that do not round.
+"""Moments, resamples and cross-validation of strange matrices, against fractions that do not round."""
 
-More cases: RGCSS_FUZZ=20000 pytest tests/test_moments_fuzz.py
-"""
-
-import os
 from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
@@ -11,7 +7,8 @@ from functools import reduce
 import numpy as np
 import oracle
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from fuzzing import fuzz
+from hypothesis import given
 from hypothesis import strategies as st
 
 import rgcss_dask as rg
@@ -22,13 +19,6 @@ from rgcss_dask.core.tuning import leave_one_out
 EPS = np.finfo(np.float64).eps
 FLOATS = ["f8", ">f8", "f4", "f2", "longdouble"]
 INTEGERS = ["i8", ">i8", "u8", "i4", "u2", "u1", "i1", "?"]
-CASES = int(os.environ.get("RGCSS_FUZZ", 0))
-
-
-def fuzz(cases):
-    quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-    phases = (Phase.reuse, Phase.generate) if CASES else tuple(Phase)  # making a case smaller takes longest
-    return settings(max_examples=CASES or cases, deadline=None, suppress_health_check=quiet, phases=phases)
 
 
 @st.composite

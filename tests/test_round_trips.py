@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from fuzzing import fuzz
+from hypothesis import given
 from hypothesis import strategies as st
 
 import rgcss_dask as rg
@@ -77,7 +78,7 @@ def filled(X, mean, nan):
     return X[kept], kept
 
 
-@settings(max_examples=60, deadline=None)
+@fuzz(60)
 @given(problems(), st.sampled_from(KINDS.split(",")))
 def test_fit_transform_back_and_score(problem, kind):
     X, weights, k, nan, how, _ = problem
@@ -103,7 +104,7 @@ def test_fit_transform_back_and_score(problem, kind):
         assert e.score(rows, sample_weight=weights) == pytest.approx(score, abs=1e-8)
 
 
-@settings(max_examples=40, deadline=None)
+@fuzz(40)
 @given(problems(), st.sampled_from(["frame", "Dask frame"]))
 def test_names_in_another_order(problem, kind):
     X, weights, k, nan, how, order = problem

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import oracle
-from hypothesis import given, settings
+from fuzzing import fuzz
+from hypothesis import given
 from hypothesis import strategies as st
 
 import rgcss_dask as rg
@@ -154,7 +155,7 @@ def check_everything(case):
         check_swaps(case, picked)
 
 
-@settings(max_examples=150, deadline=None)
+@fuzz(150)
 @given(cases())
 def test_selections_weights_swaps_and_bounds_agree_with_brute_force(case):
     check_everything(case)
