@@ -4,6 +4,7 @@ Run as a script: everything is imported once, and each try is a fork. It prints 
 """
 
 import hashlib
+import io
 import json
 import multiprocessing
 import os
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ import rgcss_dask as rg
 from rgcss_dask.archive.ownership import VERSION
 from rgcss_dask.archive.result_file import load_result, save_result
 from rgcss_dask.batch import run_batch
+from rgcss_dask.cli import cli
 from rgcss_dask.core import plan
 from rgcss_dask.core.result import make_result
 from rgcss_dask.io import matrix_writer as writer
@@ -51,6 +53,7 @@ def prepare(here):
     rg.scan(grown, archive=here / "mgrown.zarr", progress=False)
     grown.append(rows(4, 600))
     np.save(here / "a.npy", rows(0))
+    rg.scan(here / "a.zarr", archive=here / "mfolds.zarr", folds=2, progress=False)
     moments = rg.load(here / "ma.zarr")
     save_result(make_result(moments, rg.select(moments, 2, lam=1.0)), here / "r.json")
     (here / "jobs.toml").write_text(JOBS)
@@ -111,6 +114,17 @@ def batched(path):
     return [moments_at(path), result.selection.columns.tolist(), result.selection.loss.tolist(), len(summary["jobs"])]
 
 
+def command(*arguments):
+    """Call a command of the command line."""
+    with redirect_stdout(io.StringIO()):
+        cli.main([str(one) for one in arguments], standalone_mode=False)
+
+
+def picked_at(path):
+    picked = load_result(path).selection
+    return [picked.columns.tolist(), picked.loss.tolist(), picked.lam]
+
+
 def merged(*names):
     return lambda here: rg.merge([here / f"{name}.zarr" for name in names], here / f"{names[0]}.zarr")
 
@@ -146,6 +160,18 @@ TRIES = {
     "convert": Try(lambda here: rg.convert(here / "a.npy", here / "out"), ("a.npy",), "out", matrix_at),
     "convert Zarr": Try(lambda here: rg.convert(here / "a.zarr", here / "out"), ("a.zarr",), "out", matrix_at),
     "apply": Try(lambda here: rg.write_reduced([0, 2], here / "a.zarr", here / "out"), ("a.zarr",), "out", matrix_at),
+    "select -o": Try(
+        lambda here: command("select", here / "ma.zarr", "-k", 2, "--lam", 1, "-o", here / "out"),
+        ("ma.zarr",),
+        "out",
+        picked_at,
+    ),
+    "tune -o": Try(
+        lambda here: command("tune", here / "mfolds.zarr", "-k", 2, "--lams", 1, "-o", here / "out"),
+        ("mfolds.zarr",),
+        "out",
+        picked_at,
+    ),
     "result": Try(
         lambda here: save_result(load_result(here / "r.json"), here / "out"),
         ("r.json",),
