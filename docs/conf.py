@@ -67,6 +67,7 @@ ARGUMENTS = {
     "02_out_of_core_zarr.py": ["200000"],
     "03_on_a_cluster.py": ["100000"],
     "06_gene_panel.py": ["10000", "500"],
+    "08_many_columns.py": ["4000", "3000", "16"],
 }
 EXAMPLES = HERE / "_examples"
 EXAMPLES.mkdir(exist_ok=True)

@@ -24,6 +24,7 @@ _HOME = {
     "RGCSS": "estimator",
     "Refinement": "core.refinement",
     "Selection": "core.selection",
+    "Sketch": "core.sketch",
     "Stability": "core.stability",
     "Stop": "core.stop",
     "append": "scanning.append",
@@ -39,6 +40,7 @@ _HOME = {
     "save": "archive.archive",
     "scan": "scanning.scan",
     "select": "selecting",
+    "select_wide": "two_readings",
     "show_versions": "runtime.environment",
     "stability": "questions",
     "stability_under_noise": "core.stability",
@@ -64,6 +66,7 @@ if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here 
     from rgcss_dask.core.moments import Moments as Moments
     from rgcss_dask.core.refinement import Refinement as Refinement
     from rgcss_dask.core.selection import Selection as Selection
+    from rgcss_dask.core.sketch import Sketch as Sketch
     from rgcss_dask.core.solver.gram import Factor as Factor
     from rgcss_dask.core.stability import Stability as Stability
     from rgcss_dask.core.stability import expected_jaccard as expected_jaccard
@@ -84,6 +87,7 @@ if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here 
     from rgcss_dask.scanning.verify import verify as verify
     from rgcss_dask.selecting import select as select
     from rgcss_dask.sources.xarray import Field as Field
+    from rgcss_dask.two_readings import select_wide as select_wide
 else:
 
     def __getattr__(name: str) -> Any:

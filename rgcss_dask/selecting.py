@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rgcss_dask.cluster.placement import check_where
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core.aims import Aims, Asked
+from rgcss_dask.core.errors import TooManyColumnsError
 from rgcss_dask.core.exact import SECONDS
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.preparation import Center, Scale
@@ -26,6 +27,7 @@ from rgcss_dask.core.words import counted, percent
 from rgcss_dask.origin import PickedFrom, as_asked
 from rgcss_dask.questions import answered, answered_from_rows, improved, validated, validated_for_share
 from rgcss_dask.scanning.given import Given, given
+from rgcss_dask.two_readings import band_of_candidates
 
 FOLDS = 5  # of rows that are read for lam="cv"
 DEFAULT_COLUMNS = 10  # of estimators, commands and batches, where nobody says how many
@@ -221,16 +223,8 @@ def select(
         raise ValueError(f"k is a number of columns; for a share to explain give explained={k:g}.")
     if k is None and explained is None and problem.aims.budget is None:
         raise ValueError("say how many columns: k, such as select(data, 10), or a share, select(data, explained=0.9).")
-    noise = isinstance(problem.aims.noise, str)
-    found = given(
-        data,
-        folds=FOLDS if tunes else None,
-        nan=nan,
-        weights=weights,
-        progress=progress,
-        noise=noise,
-        needs_moments=not problem.aims.suit_rows,
-    )
+    reading = {"folds": FOLDS if tunes else None, "nan": nan, "weights": weights, "progress": progress}
+    found = _found(data, k, problem, bound=bound, **reading)
     problem = problem if found.names is None else problem.by_index(len(found.names), found.names)
     k = most_columns(_width(found.source), getattr(found.source, "names", None), k, problem, tunes=tunes)
     picked, tuning = _picked(found, k, problem, tunes=tunes, explained=explained, bound=bound, where=where)
@@ -246,6 +240,23 @@ def select(
     origin = PickedFrom.of(found.source, {**found.provenance, "asked": as_asked(asked)}, tuning)
     picked = [_named(selection, found.names).known(origin) for selection in picked]
     return picked if np.ndim(lam) else picked[0]
+
+
+def _found(data: Any, k: int | None, problem: Problem, *, bound: bool, **reading: Any) -> Given:
+    """Return what the columns are picked from: of too many columns the products of candidates, by two readings."""
+    aims = problem.aims
+    noise = isinstance(aims.noise, str)
+    try:
+        return given(data, noise=noise, needs_moments=not aims.suit_rows, **reading)
+    except TooManyColumnsError:
+        if k is None or noise or bound or reading["nan"] == "mean" or aims.column_groups:
+            raise
+        return Given(band_of_candidates(data, k, problem, say=warn_of_readings, **reading))
+
+
+def warn_of_readings(words: str) -> None:
+    """Say what was not asked for: reading twice."""
+    warnings.warn(words, stacklevel=4)
 
 
 def _named(picked: Selection, names: tuple[str, ...] | None) -> Selection:

@@ -11,7 +11,9 @@ from rgcss_dask.archive import archive as archives
 from rgcss_dask.archive.inspection import unfinished
 from rgcss_dask.archive.result_file import result_place
 from rgcss_dask.core.aims import Aims
+from rgcss_dask.core.errors import TooManyColumnsError
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.names import as_written
 from rgcss_dask.core.plan import size
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.result import Result
@@ -32,6 +34,7 @@ from rgcss_dask.selecting import DEFAULT_COLUMNS, TRIED_COLUMNS, most_columns, s
 from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.chunk_checksums import advice
 from rgcss_dask.sources.registry import StackedSource, addresses, open_source
+from rgcss_dask.two_readings import band_of_candidates
 
 Say = Callable[[str], None]
 
@@ -85,9 +88,19 @@ class Question:
 
 
 def open_moments(
-    address: str, *, folds: int = 0, memory: str | None = None, nan: str = "raise", say: Say = print, **options: Any
+    address: str,
+    *,
+    folds: int = 0,
+    memory: str | None = None,
+    nan: str = "raise",
+    say: Say = print,
+    questions: Sequence[Question] = (),
+    **options: Any,
 ) -> tuple[Moments | Rows, dict[str, Any]]:
-    """Load an archive of moments, or make moments of a matrix; with fewer rows than columns, take it whole."""
+    """Load an archive of moments, or make moments of a matrix; with fewer rows than columns, take it whole.
+
+    Of too many columns the products of those that the questions may pick are made, in two readings.
+    """
     folder = archives.folder_of(address, options.get("storage_options"))
     if is_archive(address, options.get("storage_options")):
         if nan != "raise":
@@ -106,7 +119,24 @@ def open_moments(
         say(f"{m:,} rows are fewer than {n:,} columns: working on the rows themselves ({size(m * n * 8)}).")
         return Rows.of(source.read(0, m), nan=nan, names=source.names), provenance
     say(f"{address} holds rows, not moments; reading it once. `rgcss scan` keeps what is found for the next time.")
-    return scan(source, folds=folds or None, memory=memory, nan=nan, **options), provenance
+    try:
+        return scan(source, folds=folds or None, memory=memory, nan=nan, **options), provenance
+    except TooManyColumnsError:
+        if not questions or nan == "mean":
+            raise
+        k, problem = _together(questions, source)
+        reading = {"folds": folds or None, "memory": memory, "nan": nan, **options}
+        return band_of_candidates(source, k, problem, say=say, **reading), provenance
+
+
+def _together(questions: Sequence[Question], source: Source) -> tuple[int, Problem]:
+    """Return the most columns that questions may pick, and the problem of all their lambdas."""
+    first, n = questions[0], source.shape[1]
+    lams = [1.0 if isinstance(question.lam, str | None) else float(question.lam) for question in questions]
+    include, exclude = (as_written(given, source.names) for given in (first.include, first.exclude))
+    asked = replace(first, include=include, exclude=exclude)
+    most = asked.k if asked.k is not None else min(_count(n, asked, source.names), TRIED_COLUMNS)
+    return most, asked.problem.at(lams)
 
 
 def open_matrix(

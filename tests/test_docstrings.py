@@ -14,7 +14,7 @@ OF_ALL = {"GL08", "PR02", "PR03", "PR04", "PR05", "PR07", "RT01", "RT03", "YD01"
 OF_NAMES = {"EX01", *OF_ALL}
 OF_FUNCTIONS = {"PR01", *OF_NAMES}
 # Values that users make and hand over: their methods are for the package, and the site leaves them out.
-HANDED_OVER = {"Aims", "Band", "Factor"}
+HANDED_OVER = {"Aims", "Band", "Sketch", "Factor"}
 
 
 def methods(cls):

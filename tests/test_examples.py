@@ -84,3 +84,10 @@ def test_daily_append(capsys):
         ["4,000", "rows,", "2,000", "read"],
         ["6,000", "rows,", "2,000", "read"],
     ]
+
+
+def test_many_columns(capsys):
+    picked = run("08_many_columns.py", 1500, 400, 5)
+    out = capsys.readouterr().out
+    assert "an estimated" in out
+    assert f"Chosen from {picked.among} candidates" in out

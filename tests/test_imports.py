@@ -24,6 +24,7 @@ LAYERS = (
     {"origin"},  # what a selection was picked from
     # The doors.
     {"questions", "options", "reporting"},
+    {"two_readings"},
     {"selecting", "plots"},
     {"workflow", "estimator"},
     {"faults"},  # what is a bug and what a user can mend

@@ -48,6 +48,7 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
     for field, default in (
         ("mu_rest", None),
         ("among", None),
+        ("error", None),
         ("spent", False),
         ("certificate", None),
     ):  # earlier versions do not know them
@@ -153,7 +154,7 @@ def _checked(result: Result) -> Result:
     if len(targets) and (targets.dtype.kind not in "iu" or np.any((targets < 0) | (targets >= n))):
         raise ValueError(f"its targets must be between 0 and {n} - 1")
     for owner, shape, names in (
-        (picked, (k,), ("loss", "bound", "rounding")),
+        (picked, (k,), ("loss", "bound", "rounding", "error")),
         (picked, (n,), ("mu", "sigma", "mu_rest")),
         (picked.aims, (n,), ("column_weights", "penalties", "noise")),
         (result, (n,), ("mean", "spread", "column_norm", "column_loss")),

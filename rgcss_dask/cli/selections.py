@@ -125,7 +125,8 @@ def _answer(
     from rgcss_dask.core.names import as_written
     from rgcss_dask.workflow import answer, open_moments
 
-    source, provenance = open_moments(data, say=say, noise=aims.get("noise") == ("rows",), **reading)
+    asked = () if any(aims.values()) else questions  # what is to be carried needs all products
+    source, provenance = open_moments(data, say=say, questions=asked, noise=aims.get("noise") == ("rows",), **reading)
     carried = Aims(**aims_of(aims, source.names))
     contents = []
     for given, path in zip(questions, outputs, strict=True):

@@ -21,6 +21,7 @@ from rgcss_dask.compat import CommClosedError
 from rgcss_dask.core.band import Band
 from rgcss_dask.core.kinds import KINDS
 from rgcss_dask.core.moments import Moments, shape_of
+from rgcss_dask.core.sketch import Sketch
 from rgcss_dask.io.files import Folder
 
 Array = NDArray[np.float64]
@@ -266,7 +267,30 @@ class RemoteBand(RemoteMoments, Band):
         return self._fetched("column_squares")
 
 
-HANDLES: dict[str, type[RemoteMoments]] = {Moments.KIND: RemoteMoments, Band.KIND: RemoteBand}
+class RemoteSketch(RemoteMoments, Sketch):
+    """A sketch that lies on a worker."""
+
+    @cached_property
+    def column_squares(self) -> Array:
+        """Sums of squares about the shift, (n,)."""
+        return self._fetched("column_squares")
+
+    @cached_property
+    def ones(self) -> Array:
+        """The sketch of a column of ones, (d,)."""
+        return self._fetched("ones")
+
+    @property
+    def height(self) -> int:
+        """Rows of the sketch."""
+        return self.head.height
+
+
+HANDLES: dict[str, type[RemoteMoments]] = {
+    Moments.KIND: RemoteMoments,
+    Band.KIND: RemoteBand,
+    Sketch.KIND: RemoteSketch,
+}
 
 
 def handle(held: HeldOnCluster, head: MomentsSummary, path: PartPath = ()) -> RemoteMoments:

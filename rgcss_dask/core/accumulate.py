@@ -386,6 +386,13 @@ def is_whole(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
+def checked_rows(rows: Any) -> int:
+    """Return the number of rows of a sketch, or say what it must be."""
+    if not is_whole(rows) or rows < 1:
+        raise ValueError(f"a sketch must have a whole number of rows, 1 or more; got {rows!r}.")
+    return int(rows)
+
+
 def check_real(dtype: np.dtype[Any]) -> None:
     """Refuse what is not a matrix of real numbers."""
     if dtype.kind not in "biuf":

@@ -10,5 +10,9 @@ class WrongKindError(TypeError):
     """What was given is of a kind that is not taken."""
 
 
+class TooManyColumnsError(MemoryError):
+    """The products of all columns do not fit into memory; two readings can do without them."""
+
+
 class HinderedError(RuntimeError):
     """The work cannot be done for what goes on around it: workers that die, other versions, files that vanish."""

@@ -94,6 +94,71 @@ def weighted_column_sums(rows: NDArray[Any], weights: Array, total: Array, squar
 
 
 @compiled
+def add_signed_rows(
+    rows: NDArray[Any],
+    first: int,
+    last: int,
+    shift: Array,
+    places: NDArray[np.int64],
+    roots: Array,
+    weights: Array,
+    product: Array,
+    total: Array,
+    squares: Array,
+) -> None:
+    """Add some columns of each row less the shift, times its signed root, to its place; and weighted column sums."""
+    for i in range(rows.shape[0]):
+        row, to, root, w = rows[i], product[places[i]], roots[i], weights[i]
+        for j in range(first, last):
+            value = np.float64(row[j]) - shift[j]
+            to[j] += root * value
+            total[j] += w * value
+            squares[j] += w * value * value
+
+
+@compiled
+def add_signed_bytes(
+    rows: NDArray[Any],
+    first: int,
+    places: NDArray[np.int64],
+    signs: NDArray[np.int32],
+    product: NDArray[np.int32],
+    total: NDArray[np.int32],
+    squares: NDArray[np.int32],
+) -> None:
+    """Do the same with 8-bit integers about zero, so few that sums over columns from ``first`` on fit 32 bits."""
+    for i in range(rows.shape[0]):
+        row, to, sign = rows[i], product[places[i]], signs[i]
+        for j in range(total.size):
+            value = np.int32(row[first + j])
+            to[j] += sign * value
+            total[j] += value
+            squares[j] += value * value
+
+
+@compiled
+def add_signed_sparse(
+    indptr: NDArray[Any],
+    indices: NDArray[Any],
+    data: NDArray[Any],
+    places: NDArray[np.int64],
+    roots: Array,
+    weights: Array,
+    product: Array,
+    total: Array,
+    squares: Array,
+) -> None:
+    """Do the same with the stored values of a CSR block, about zero."""
+    for i in range(len(indptr) - 1):
+        to, root, w = product[places[i]], roots[i], weights[i]
+        for a in range(indptr[i], indptr[i + 1]):
+            j, value = indices[a], np.float64(data[a])
+            to[j] += root * value
+            total[j] += w * value
+            squares[j] += w * value * value
+
+
+@compiled
 def convert(integers: NDArray[Any], offset: float, out: NDArray[np.float32], total: NDArray[np.float32]) -> None:
     """Put the integers less ``offset`` into ``out``, and add the sums of the columns to ``total``."""
     shift = np.float32(offset)

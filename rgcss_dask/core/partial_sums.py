@@ -18,8 +18,11 @@ from rgcss_dask.core.hashing import fold_of, hashed
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.noise import Differences
 from rgcss_dask.core.plan import Options
+from rgcss_dask.core.sketch import Sketch, SketchSums
 from rgcss_dask.core.sparse_rows import SparseRows
 
+# Sparse rows that are made dense at once, for a checksum.
+_DENSE_ROWS = 2**10
 Key = tuple[str, int]  # ("rows", 0), ("fold", k), ("group", g) or ("noise", 0)
 PartSums = Moments | Gaps | Differences
 NOISE: Key = ("noise", 0)
@@ -59,6 +62,8 @@ class PartialSums:
         _check_all_there(folds, options.folds, "fold")
         _check_all_there(groups, options.groups, "group")
         whole = reduce(Moments.merge, [value for key, value in filled.items() if key[0] == apart])
+        if isinstance(whole, Sketch):
+            whole = whole.of_rows((read.start, read.stop) for read in self.reads)
         if whole.weight <= 0:
             raise ValueError(f"no row is left to add up; {whole.dropped:,} were dropped because of gaps.")
         return replace(whole, names=names, folds=folds, groups=groups, differences=self.sums.get(NOISE))  # type: ignore[arg-type]
@@ -99,7 +104,8 @@ class Collector:
     ) -> None:
         """Add a block that begins at row ``start``; only rows of the mask, if there is one."""
         if self.options.checksum:
-            self._crc = zlib.crc32(np.ascontiguousarray(block).data.cast("B"), self._crc)
+            for top in range(0, len(block), _DENSE_ROWS):  # of sparse rows the checksum is that of dense ones
+                self._crc = zlib.crc32(np.ascontiguousarray(block[top : top + _DENSE_ROWS]).data.cast("B"), self._crc)
             if weights is not None:
                 self._weights_crc = weights_checksum(weights, self._weights_crc)
         if self.options.noise:
@@ -108,7 +114,10 @@ class Collector:
         for index, keys in self._cells(keep, start, len(block)):
             w = None if weights is None else weights[index]
             try:
-                self._add_cell(block[index], w, keys)
+                if self.options.sketch is not None:
+                    self._add_to_sketches(block[index], start + np.arange(len(block))[index], w, keys)
+                else:
+                    self._add_cell(block[index], w, keys)
             except NotFiniteError as error:
                 row = start + int(np.arange(len(block))[index][error.row])
                 raise NotFiniteError(row, error.column, error.value) from None
@@ -177,6 +186,24 @@ class Collector:
         first, *others = [self._in_the_making(key, block.shape[1]) for key in keys]
         first.add(block, weights, also=others)
 
+    def _add_to_sketches(
+        self,
+        block: NDArray[Any] | SparseRows,
+        numbers: NDArray[np.int64],
+        weights: NDArray[Any] | None,
+        keys: list[Key],
+    ) -> None:
+        if self.options.nan == "drop" and self.dtype.kind == "f":
+            good = block.finite_rows() if isinstance(block, SparseRows) else np.isfinite(block).all(axis=1)
+            for key in keys:
+                self._dropped[key] = self._dropped.get(key, 0) + int(np.sum(~good))
+            if not good.all():
+                keep = np.flatnonzero(good)
+                block, numbers = block[keep], numbers[keep]
+                weights = None if weights is None else weights[keep]
+        for key in keys:
+            self._in_the_making(key, block.shape[1]).add(block, numbers.astype(np.uint64), weights)
+
     def _without_gaps(
         self, block: NDArray[Any], weights: NDArray[Any] | None, keys: list[Key]
     ) -> tuple[NDArray[Any], NDArray[Any] | None]:
@@ -200,6 +227,8 @@ class Collector:
     def _begun(self, n: int) -> Any:
         """Return sums of no rows yet, of the kind that is asked for."""
         options = self.options
+        if options.sketch is not None:
+            return SketchSums(n, self.dtype, options.sketch, options.seed)
         if options.candidates is not None:
             return BandSums(n, self.dtype, np.array(options.candidates, dtype=np.intp), options.precision)
         beside = next((sums for sums in self._sums.values() if isinstance(sums, Accumulator)), None)

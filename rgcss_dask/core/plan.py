@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.accumulate import block_rows, buffer_bytes, is_whole
+from rgcss_dask.core.accumulate import block_rows, buffer_bytes, checked_rows, is_whole
+from rgcss_dask.core.errors import TooManyColumnsError
 
 Cuts = NDArray[np.int64]
 
 SPAN_BYTES = 2**28  # of data in a span, so that a lost one is soon read again
 SPAN_ROWS = 2**13  # of 8 bits at least, so that making and merging an n x n matrix is a few per cent of the work
+SKETCH_SPAN = 16  # times the bytes of its sketch, at least
 SPAN_COUNT = 32  # at least, if the rows allow it, so that threads stay busy and progress is seen
 SPAN_LIMIT = 2**12  # at most; with the merges, a graph of under 10,000 tasks
 READ_BYTES = 2**22  # asked of the store at once
+SKETCH_ROWS = 2**4  # the same where rows are added to a sketch, which has no products
 CELL_ROWS = 2**10  # read at once, at least, for each part kept apart, so that its products stay large
 # A checkpoint takes about as long as the products of 1,000 rows: a few per cent of this many.
 SAVE_ROWS = 2**15
@@ -30,6 +33,7 @@ FAN, HIGH_FAN = 4, 32
 CHAIN_BYTES, LONG_RUN = 2**29, 128
 # The store's bytes, the decoded chunk and the rows put together from it, measured for Zarr.
 READ_COPIES = 3
+SQUARES = 32  # n x n matrices that a pass with folds and groups may need: fewer that do not fit are too many columns
 TILE_THREADS = 16  # at most, for one span
 OVERHEAD = 64 * 2**20  # graph, thread stacks and what the allocator keeps
 
@@ -64,14 +68,22 @@ class Options:
     noise: bool = False  # look at differences of neighbouring rows
     group_rows: int | None = None  # that the groups divide, from row 0; later rows make further groups of that size
     candidates: tuple[int, ...] | None = None  # columns whose products with all are added up; None: all columns
+    sketch: int | None = None  # rows of a sketch that takes the place of products
 
     @property
     def matrices(self) -> int:
         """Matrices per part: imputation needs the products of the gaps too."""
         return 3 if self.nan == "mean" else 1
 
+    @property
+    def height(self) -> int:
+        """Candidates, of a band."""
+        return len(self.candidates or ())
+
     def matrix_bytes(self, n: int) -> int:
         """Bytes of one matrix of sums over n columns."""
+        if self.sketch is not None:
+            return 8 * n * (self.sketch + 3)  # with sums of columns, their squares and shift
         return 8 * n * (n if self.candidates is None else len(self.candidates) + 1)
 
     def groups_among(self, rows: int) -> int:
@@ -154,7 +166,7 @@ def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int
     """
     _check_matrix_fits(geometry, options, budget)
     chain = is_chain(geometry, options)
-    edges = span_edges(geometry, parts=parts_of_span(geometry, options) if chain else 1)
+    edges = span_edges(geometry, options, parts=parts_of_span(geometry, options) if chain else 1)
     nodes = _with_saves(_stack(edges, chain=chain))
     parents: list[int | None] = [None] * len(nodes)
     for i, node in enumerate(nodes):
@@ -177,7 +189,9 @@ def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int
         for c in range(1, 2 if chain else max(1, min(threads, spans)) + 1)
     ]
     if needs[0] > budget:
-        raise MemoryError(_refusal(geometry, options, needs[0], budget, largest))
+        squares = options.candidates is None and options.sketch is None
+        kind = TooManyColumnsError if squares and 8 * geometry.columns**2 > budget // SQUARES else MemoryError
+        raise kind(_refusal(geometry, options, needs[0], budget, largest))
     concurrency = sum(need <= budget for need in needs)
     return Plan(
         geometry=geometry,
@@ -202,7 +216,7 @@ def is_chain(geometry: Geometry, options: Options) -> bool:
     return options.candidates is None and matrix * parts_of_span(geometry, options) >= CHAIN_BYTES
 
 
-def span_edges(geometry: Geometry, *, parts: int = 1) -> Cuts:
+def span_edges(geometry: Geometry, options: Options | None = None, *, parts: int = 1) -> Cuts:
     """Return the rows at which spans begin and end; of more rows where more parts have to be merged after them."""
     g = geometry
     least = SPAN_ROWS if g.dtype.itemsize == 1 else SPAN_ROWS // 2  # whose products take twice as long
@@ -210,6 +224,8 @@ def span_edges(geometry: Geometry, *, parts: int = 1) -> Cuts:
     rows = max(least, min(SPAN_BYTES // g.row_bytes, -(-g.rows // SPAN_COUNT)), -(-g.rows // SPAN_LIMIT))
     if g.whole:  # all of a span is in memory at once, so no more than must be
         rows = max(READ_BYTES // g.row_bytes, -(-g.rows // SPAN_LIMIT))
+    elif options is not None and options.sketch is not None:  # adding sketches up should take no time beside reading
+        rows = max(rows, SKETCH_SPAN * options.matrix_bytes(g.columns) // g.row_bytes)
     return thinned(g.cuts, rows)
 
 
@@ -233,6 +249,8 @@ def memory_need(
     if options.candidates is not None:  # rows in double precision and weighted candidates, a product, and one moved
         rows = min(read_rows, block_rows(n, geometry.dtype, options.precision))
         work = 8 * rows * (n + len(options.candidates)) + 3 * matrix
+    if options.sketch is not None:  # the row numbers, and where two are merged about one mean, both moved
+        work = 3 * matrix + 64 * read_rows
     gaps = 0 if options.matrices == 1 else 2 * matrix + 2 * 8 * read_rows * n
     gathered = 2 if options.folds or options.groups or options.fraction is not None else 1
     reading = (READ_COPIES + gathered) * read_rows * geometry.row_bytes
@@ -279,7 +297,8 @@ def reads_between(cuts: Cuts, start: int, stop: int, rows: int) -> Iterator[tupl
 
 def _read_rows(geometry: Geometry, options: Options) -> int:
     parts = max(1, options.folds) * (2 if options.groups else 1)
-    return max(READ_BYTES // geometry.row_bytes, CELL_ROWS * parts)
+    least = CELL_ROWS if options.sketch is None else SKETCH_ROWS
+    return max(READ_BYTES // geometry.row_bytes, least * parts)
 
 
 def _largest_read(geometry: Geometry, edges: Cuts, read_rows: int) -> int:
@@ -351,17 +370,23 @@ def _with_saves(nodes: list[Node]) -> list[Node]:
 
 def _check_matrix_fits(geometry: Geometry, options: Options, budget: int) -> None:
     matrix = options.matrix_bytes(geometry.columns)
-    if options.candidates is not None and matrix > budget:
+    if matrix > budget and (options.candidates is not None or options.sketch is not None):
+        what = (
+            f"a sketch in {options.sketch:,} rows of"
+            if options.sketch
+            else f"products of {options.height:,} candidates with"
+        )
         raise MemoryError(
-            f"the products of {len(options.candidates):,} candidates with {geometry.columns:,} columns must fit in "
-            f"memory; they need {size(matrix)} and there are {size(budget)}. Give fewer candidates or more memory "
+            f"{what} {geometry.columns:,} columns must fit in memory; that needs {size(matrix)} and there are "
+            f"{size(budget)}. Give fewer {'rows (sketch=...)' if options.sketch else 'candidates'} or more memory "
             "(memory=...)."
         )
     if matrix > budget:
-        raise MemoryError(
+        raise TooManyColumnsError(
             f"an n x n matrix must fit in memory; {geometry.columns:,} columns need {size(matrix)} and "
-            f"there are {size(budget)}. Keep fewer columns, give more memory (memory=...), or, when there are "
-            "fewer rows than columns, select from the rows themselves: rgcss_dask.Factor(rows)."
+            f"there are {size(budget)}. Keep fewer columns, give more memory (memory=...), pick in two readings with "
+            "rgcss_dask.select_wide(source, k), or, when there are fewer rows than columns, select from the rows "
+            "themselves: rgcss_dask.Factor(rows)."
         )
 
 
@@ -370,6 +395,8 @@ def _refusal(geometry: Geometry, options: Options, least: int, budget: int, read
     advice = f"Give at least memory={least:_} bytes"
     if parts > 1:
         advice += f", keep fewer parts apart (now {parts}, each with its own n x n matrix)"
+    if options.candidates is None and options.sketch is None:
+        advice += ", pick in two readings with rgcss_dask.select_wide(source, k)"
     reading = (READ_COPIES + 1) * read_rows * geometry.row_bytes
     if reading > least // 2:
         advice += f", or rewrite the array in smaller chunks (now {size(reading // (READ_COPIES + 1))} of rows)"
@@ -388,6 +415,19 @@ def size(count: int) -> str:
     return f"{value:.3g} {units[0]}"
 
 
+def _check_kind(options: Options) -> None:
+    """Refuse what cannot be added up together."""
+    if options.nan == "mean" and (options.candidates is not None or options.sketch is not None):
+        raise ValueError(
+            "gaps can be filled with means (nan='mean') where all products are added up; not with candidates= or "
+            "sketch=. Leave these out, drop rows with gaps (nan='drop'), or fill them before."
+        )
+    if options.candidates is not None and options.sketch is not None:
+        raise ValueError("a pass adds up products of candidates or a sketch, not both: give one of them.")
+    if options.sketch is not None:
+        checked_rows(options.sketch)
+
+
 def check_counts(rows: int, options: Options) -> None:
     """Refuse numbers of folds and groups that rows cannot fill."""
     for what, count in (("folds", options.folds), ("groups", options.groups)):
@@ -395,11 +435,7 @@ def check_counts(rows: int, options: Options) -> None:
             raise ValueError(f"{what} must be a whole number; got {count!r}.")
         if count != 0 and not 2 <= count <= rows:
             raise ValueError(f"{what} must be between 2 and the number of rows, {rows:,}; got {count}.")
-    if options.candidates is not None and options.nan == "mean":
-        raise ValueError(
-            "gaps cannot be filled with means (nan='mean') while only the products of candidates are added up. Leave "
-            "candidates out, drop rows with gaps (nan='drop'), or fill them before."
-        )
+    _check_kind(options)
     if options.fraction is not None and not 0 < options.fraction <= 1:
         raise ValueError(f"rows as a fraction must be above 0 and at most 1; got {options.fraction}.")
     for what, value, known in _CHOICES:

@@ -238,6 +238,9 @@ class _Ground:
         """Return the selection with other columns in the same places, and the losses of their prefixes."""
         selection, names, GS = self._selection, self._names, self.base.rows(columns)
         losses = evaluate.prefix_column_losses_from_rows(GS, columns, self._lams[columns], self._norms, GS)
+        if selection.error is not None:  # on the sketch picks look better than they are, by as much as before
+            own = self._weighed(selection.columns)[0]
+            losses = losses * (selection.last_loss / own if own > 0 else 1.0)
         return replace(
             selection,
             columns=columns,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.precision import TINY
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver.gram import Base, Factor
 from rgcss_dask.core.wide import Rows
@@ -109,7 +110,9 @@ class Result:
         if self.k == 0:
             return self.selection.sentence
         kept = percent(self.selection.explained[-1])
-        if self.selection.among is not None:  # the principal components of all columns are not known
+        if (
+            self.selection.among is not None or self.selection.error is not None
+        ):  # the principal components of all columns are not known
             return self.selection.sentence
         best = percent(self.components_explained[-1])
         return (
@@ -141,10 +144,12 @@ def make_result(
     W = evaluate.weights_from_rows(GS, picked.columns, picked.lams)
     losses = evaluate.column_losses_from_rows(diagonal, GS, W, picked.columns)
     bounds = picked.counting.bounds(spectrum, picked.k, picked.aims.bounding(picked.lam))
+    if picked.error is not None:  # estimated eigenvalues prove nothing, and losses are those of the sketch
+        losses = losses * (picked.last_loss / max(float(losses @ picked.counting.counts(base.n, picked.columns)), TINY))
     # Behind the columns stand their signals, where noise is known; else the columns themselves are what is carried.
     carried = slice(base.n - picked.n, None)
     return Result(
-        selection=replace(picked, bound=bounds.tight),
+        selection=picked if picked.error is not None else replace(picked, bound=bounds.tight),
         rows=source.rows,
         weight=source.weight,
         names=source.names,
@@ -154,7 +159,7 @@ def make_result(
         column_norm=diagonal[carried],
         column_loss=losses[carried],
         spectrum=spectrum.values,
-        paper_bound=bounds.paper,
+        paper_bound=None if picked.error is not None else bounds.paper,
         condition=_condition(GS, picked),
         provenance=provenance or {},
         tuning=tuning,

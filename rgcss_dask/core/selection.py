@@ -65,6 +65,7 @@ class Selection(Answer):
     all_names: tuple[str, ...] | None = None  #: (n,) names of the columns to choose from
     mu_rest: Array | None = None  #: (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
     problem: Problem | None = None  #: what may be picked of the prepared columns, by their indices
+    error: Array | None = None  #: (k,) standard error of each loss, where it is estimated from a sketch
     among: int | None = None  #: how many candidates the picks were chosen from; None: all columns
     spent: bool = False  #: True when it ended because the constraints allow no further column
     certificate: Certificate | None = None  #: what an exact search proved, where that was asked for
@@ -264,7 +265,11 @@ class Selection(Answer):
         if self.k == 0:
             return f"No column of {self.n:,} was picked."
         keep = "keeps" if self.k == 1 else "keep"
-        kept = f"{self.k:,} of {counted(self.n, 'column')} {keep} {percent(self.explained[-1])} of the {self.share_of}"
+        share = percent(self.explained[-1])
+        if self.error is not None:
+            doubt = 100 * float(self.error[-1]) / self.start if self.start > 0 else 0.0
+            share = f"an estimated {share} (standard error {doubt:.2g} %)"
+        kept = f"{self.k:,} of {counted(self.n, 'column')} {keep} {share} of the {self.share_of}"
         kept += f", with lambda = {digits(self.lam)}"
         if self.certificate is not None and self.certificate.optimal:
             return f"{kept}: the best {counted(self.k, 'column')} there {'is' if self.k == 1 else 'are'}."

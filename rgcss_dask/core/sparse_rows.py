@@ -67,3 +67,23 @@ class SparseRows:
         kernels.add_rows_of_sparse_products(
             csr.indptr, csr.indices, csr.data.astype(np.float64), weights, place, product
         )
+
+    def add_signed(
+        self,
+        places: NDArray[np.int64],
+        roots: Array,
+        weights: Array,
+        product: Array,
+        total: Array,
+        squares: Array,
+    ) -> None:
+        """Add the rows to those of a sketch; see the kernel."""
+        csr = self._csr
+        kernels.add_signed_sparse(csr.indptr, csr.indices, csr.data, places, roots, weights, product, total, squares)
+
+    def finite_rows(self) -> NDArray[np.bool_]:
+        """Tell in which rows all values are finite."""
+        bad = np.flatnonzero(~np.isfinite(self._csr.data))
+        good = np.ones(len(self), dtype=bool)
+        good[np.searchsorted(self._csr.indptr, bad, side="right") - 1] = False
+        return good

@@ -15,7 +15,7 @@ from rgcss_dask.cluster.execution import active_client
 from rgcss_dask.cluster.placement import check_where
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.aims import Aims
-from rgcss_dask.core.errors import WrongKindError
+from rgcss_dask.core.errors import TooManyColumnsError, WrongKindError
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import Options
 from rgcss_dask.core.rebuild import Take
@@ -29,11 +29,13 @@ from rgcss_dask.questions import loss_and_start
 from rgcss_dask.scanning.batches import parts_of, with_batch
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.scanning.uncounted import is_uncounted
+from rgcss_dask.selecting import warn_of_readings
 from rgcss_dask.sources import lazy_columns as lazy
 from rgcss_dask.sources.base import Source, dense, frame_dtype
 from rgcss_dask.sources.gap_filling import FilledSource
 from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.xarray import is_labelled
+from rgcss_dask.two_readings import band_of_candidates
 
 Array = NDArray[np.float64]
 
@@ -206,12 +208,24 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
         if wide and not lazy.is_stored(sample_weight):  # less memory than the Gram, also to be read
             block = data.read(0, data.shape[0]) if isinstance(data, Source) else dense(data)
             return self._pick_from_rows(Rows.of(block, sample_weight, nan=self.nan, names=self._names()))
-        if isinstance(data, Source):
-            options: dict[str, Any] = {"folds": self._asked.folds, "nan": self.nan, "noise": self._asked.needs_noise}
-            return self._pick(scan(data, weights=sample_weight, **options))
-        return self._pick(
-            moments_in_memory(data, y, row_weights(sample_weight, data.shape[0]), self._asked, self._names())
-        )
+        return self._pick(self._read(data, y, sample_weight))
+
+    def _read(self, data: Any, y: Any, sample_weight: Any) -> Moments:
+        """Return the moments of rows; where the products of all columns do not fit into memory, those of candidates."""
+        asked = self._asked
+        stored = isinstance(data, Source)
+        w = sample_weight if stored else row_weights(sample_weight, data.shape[0])
+        try:
+            if stored:
+                return scan(data, weights=w, folds=asked.folds, nan=self.nan, noise=asked.needs_noise)
+            return moments_in_memory(data, y, w, asked, self._names())
+        except TooManyColumnsError:
+            if asked.share is not None or asked.needs_noise or self.nan == "mean":
+                raise
+        source = data if stored else open_source(data)
+        source.names = source.names or self._names()
+        k, told = asked.count(source.shape[1], source.names), warn_of_readings
+        return band_of_candidates(source, k, asked.problem, folds=asked.folds, say=told, weights=w, nan=self.nan)
 
     def fit_moments(self, moments: Moments) -> Self:
         """Pick columns from moments that were made before, by `scan` or loaded from an archive: no row is read.

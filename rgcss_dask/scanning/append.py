@@ -19,6 +19,7 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.noise import Differences, merged_differences
 from rgcss_dask.core.partial_sums import NOISE, PartialSums
 from rgcss_dask.core.plan import Options
+from rgcss_dask.core.sketch import Sketch
 from rgcss_dask.io.claim import claimed
 from rgcss_dask.io.files import Folder
 from rgcss_dask.io.outputs import refuse_inputs
@@ -162,6 +163,8 @@ def _grown(moments: Moments, record: Record, new: PartialSums) -> tuple[Moments,
     grown = replace(
         parts["rows"][0], folds=tuple(parts["fold"].values()), groups=tuple(groups.values()), differences=differences
     )
+    if isinstance(grown, Sketch):
+        grown = grown.of_rows((read.start, read.stop) for read in new.reads)
     return grown, list(groups)
 
 

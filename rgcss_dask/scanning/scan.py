@@ -55,6 +55,7 @@ def scan(
     folds: int | None = None,
     groups: int | None = None,
     candidates: Columns | None = None,
+    sketch: int | None = None,
     weights: Any = None,
     rows: Any = None,
     nan: str = "raise",
@@ -99,6 +100,10 @@ def scan(
         Columns, by index or name, of which a selection is to choose. Only their products with all columns are added
         up, m c n numbers instead of m n^2, and what is returned is a `Band`. Picks, losses, weights and
         cross-validation among the candidates are exact, and all columns count.
+    sketch : int, optional
+        Add up no products but a `Sketch` of so many rows, d: of any number of columns in d n numbers, at about the
+        speed of reading. Column sums and sums of squares are exact, losses are estimates; `select_wide` finishes
+        exactly with a second reading.
     weights : array of shape (m,), path or Dask array, optional
         Non-negative weights of the rows.
     rows : slice, float, array of bool of shape (m,) or str, optional
@@ -168,6 +173,7 @@ def scan(
             archive is not None,
             noise,
             candidates=None if candidates is None else candidate_places(candidates, opened),
+            sketch=sketch,
         ),
         weights=weights,
         rows=rows,

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core.band import Band
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.sketch import Sketch
 from rgcss_dask.core.solver.band_rows import BandRows
 from rgcss_dask.core.solver.gram import Base, Factor, Gram
 
@@ -25,6 +26,8 @@ def base_of(
     """Return the prepared Gram in the form in which these moments know it; see `Moments.gram`."""
     if isinstance(moments, Band):
         return BandRows(*moments.prepared(center, scale, rest=rest), moments.index)
+    if isinstance(moments, Sketch):
+        return Factor(moments.factor(center, scale, rest))
     return Gram(moments.gram(center, scale, rest=rest))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -10,15 +11,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.estimates import check_sketch, estimated
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.problem import Problem, Rules
 from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.sketch import Sketch
 from rgcss_dask.core.solver.bases import is_base
-from rgcss_dask.core.solver.gram import INDEFINITE, Base, GainTerms, Gram, checked_gram, judged_by, not_a_gram
+from rgcss_dask.core.solver.gram import INDEFINITE, Base, Factor, GainTerms, Gram, checked_gram, judged_by, not_a_gram
 from rgcss_dask.core.solver.grouped import pick_in_groups
 from rgcss_dask.core.solver.pool import Pool
 from rgcss_dask.core.solver.recurrence import Candidate, Residual
 from rgcss_dask.core.spectrum import Spectrum
+from rgcss_dask.core.stop import Stop
 from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
@@ -34,16 +38,23 @@ _TOGETHER = 4
 
 
 Source = Moments | ArrayLike | Base
+Watch = Callable[[Array, NDArray[np.bool_]], None]
 
 
-def solve(source: Source, k: int, problem: Problem, *, bound: bool = False, quiet: bool = False) -> list[Selection]:
+def solve(
+    source: Source, k: int, problem: Problem, *, bound: bool = False, quiet: bool = False, watch: Watch | None = None
+) -> list[Selection]:
     """Answer a problem: one selection for each of its lambdas; ``quiet`` keeps remarks that were made before.
+
+    ``watch`` is called before each pick with the gains of all columns, and which of them may be picked.
 
     With M = I - C (C'C + lam I)^-1 C', H = A'MA and R = A'M^2 A, picking i lowers the loss by
     2 rho_i / alpha_i - R_ii eta_i / alpha_i^2, where alpha_i = lam + H_ii, eta_i = sum_j H_ij^2 and
     rho_i = sum_j H_ij R_ij. Subtracting large numbers loses digits, so eta and rho are recomputed from G and the picks
     whenever the loss has fallen far or a gain proves inexact.
     """
+    if isinstance(source, Sketch):
+        check_sketch(source, k, bounded=bound or problem.stop.bound is not None, quiet=quiet)
     base, problem, known = _prepared(source, problem)
     rules = problem.rules(k, base.n, among=base.candidates)
     counts = rules.objective.counts(base.n)
@@ -53,9 +64,11 @@ def solve(source: Source, k: int, problem: Problem, *, bound: bool = False, quie
     answers = _in_groups if problem.aims.column_groups else _one_by_one
     with Pool() as pool, single_threaded_blas():
         # With a single thread of BLAS: more would go on waiting busily, and slow down whatever comes next.
-        found = answers(base, [(way, lam) for way in ways for lam in problem.lams], spectrum, known, pool)
+        found = answers(base, [(way, lam) for way in ways for lam in problem.lams], spectrum, known, pool, watch)
     per_way = len(problem.lams)
     done = [min(found[i::per_way], key=lambda picked: picked.last_loss) for i in range(per_way)]
+    if isinstance(source, Sketch):
+        done = [estimated(picked, source, _picker(problem, picked.k)) for picked in done]
     # Of the smallest column: beside a larger one, a lambda that is rounding there may still be much here.
     positive = base.diagonal[base.diagonal > 0]
     smallest = evaluate.DOUBT * float(positive.min()) * base.unit if len(positive) else 0.0
@@ -64,12 +77,23 @@ def solve(source: Source, k: int, problem: Problem, *, bound: bool = False, quie
     return done
 
 
+def _picker(problem: Problem, k: int) -> Callable[[Array, float], NDArray[np.intp]]:
+    """Return what picks k columns on rows that are prepared already."""
+    alike = replace(problem, stop=Stop())
+    return lambda F, lam: solve(Factor(F), min(k, len(F)), alike.at(lam), quiet=True)[0].columns
+
+
 def _one_by_one(
-    base: Base, asked: list[tuple[Rules, float]], spectrum: Spectrum | None, known: dict[str, Any], pool: Pool
+    base: Base,
+    asked: list[tuple[Rules, float]],
+    spectrum: Spectrum | None,
+    known: dict[str, Any],
+    pool: Pool,
+    watch: Watch | None,
 ) -> list[Selection]:
     """Pick column after column, for each lambda and each way to judge gains."""
     terms = base.first_terms(asked[0][0].objective.counts(base.n), pool)
-    paths = [_Path(base, rules, lam, terms.copy(), spectrum) for rules, lam in asked]
+    paths = [_Path(base, rules, lam, terms.copy(), spectrum, watch) for rules, lam in asked]
     groups = _groups(base, paths)
     # One group has all threads for its products with G; several are side by side, each with one.
     pool.map(_walk, ((base, group, pool if len(groups) == 1 else Pool(1)) for group in groups))
@@ -77,9 +101,16 @@ def _one_by_one(
 
 
 def _in_groups(
-    base: Base, asked: list[tuple[Rules, float]], spectrum: Spectrum | None, known: dict[str, Any], pool: Pool
+    base: Base,
+    asked: list[tuple[Rules, float]],
+    spectrum: Spectrum | None,
+    known: dict[str, Any],
+    pool: Pool,
+    watch: Watch | None,
 ) -> list[Selection]:
-    """Pick groups of columns, for each lambda and each way to judge gains."""
+    """Pick groups of columns, for each lambda and each way to judge gains; nothing is told of gains."""
+    if watch is not None:
+        raise ValueError("column_groups need the products of all columns; candidates are noted one by one.")
     if base.candidates is not None:
         raise ValueError(
             "column_groups need the products of all columns with each other; these moments have those of some "
@@ -132,8 +163,10 @@ def _walk(base: Base, paths: list[_Path], pool: Pool) -> None:
 class _Path:
     """One lambda's way through the columns."""
 
-    def __init__(self, base: Base, rules: Rules, lam: float, terms: GainTerms, spectrum: Spectrum | None) -> None:
-        self.lam = lam
+    def __init__(
+        self, base: Base, rules: Rules, lam: float, terms: GainTerms, spectrum: Spectrum | None, watch: Watch | None
+    ) -> None:
+        self.lam, self._watch = lam, watch
         # Beyond 2^300 times the data lambda changes no pick any more, and alpha^2 must stay finite.
         most = 2.0**300 * max(float(base.diagonal.max(initial=0.0)), 1.0)
         self._lams = np.minimum(rules.aims.lams(lam, base.n) / base.unit, most)
@@ -199,6 +232,8 @@ class _Path:
         t, residual = len(self._columns), self._residual
         leaving, rounding = self._rules.objective.leaving(residual.counts), _ROUNDING * self._start
         best = residual.best(self._free, leaving, self._floor, self._rules.worth, self._loss, rounding, self._gain)
+        if self._watch is not None:
+            self._watch(self._gain, self._free)
         if t < len(self._rules.include):
             return self._rules.include[t]
         if not self._lams.any() and not np.any(self._free & (residual.terms.diag_h > self._floor)):

@@ -1,0 +1,55 @@
+"""Candidates noted along the path of a selection on a sketch, for exact products of theirs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.precision import EPS
+from rgcss_dask.core.problem import Problem
+from rgcss_dask.core.solver.greedy import solve
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+# Columns that gain most noted before each pick.
+RUNNERS_UP = 16
+# What sums of two readings may differ by, beside the sum of squares: they are added up in another order.
+SAME = 1e6 * EPS
+
+
+def noted(moments: Moments, k: int, problem: Problem, runners_up: int = RUNNERS_UP) -> Index:
+    """Return the columns that a selection of k picks, or that gain most beside them, in ascending order."""
+    found: set[int] = set()
+
+    def watch(gains: Array, free: NDArray[np.bool_]) -> None:
+        worth = np.where(free, gains, -np.inf)
+        most = min(runners_up, int(free.sum()))
+        if most:
+            found.update(int(j) for j in np.argpartition(-worth, most - 1)[:most])
+
+    for picked in solve(moments, k, problem.without_stop(), watch=watch):
+        found.update(int(j) for j in picked.columns)
+    include = problem.by_index(moments.n, moments.names).include
+    return np.array(sorted(found | {int(j) for j in include}), dtype=np.intp)
+
+
+def check_same_data(first: Moments, second: Moments, address: str) -> None:
+    """Refuse to go on with other data than those read first: sums and squares of all columns must be as they were."""
+    same = (first.rows, first.dropped) == (second.rows, second.dropped)
+    if same:
+        (sums, squares), (sums_now, squares_now) = (_about_zero(moments) for moments in (first, second))
+        most = SAME * np.sqrt(squares * max(first.weight, 1.0))
+        same = bool(np.all(np.abs(sums - sums_now) <= most) and np.all(np.abs(squares - squares_now) <= SAME * squares))
+    if not same:
+        raise ValueError(
+            f"{address} changed between the two readings: its column sums are others now, so candidates of the first "
+            "reading say nothing of it. Make the same call again when nothing writes to it."
+        )
+
+
+def _about_zero(moments: Moments) -> tuple[Array, Array]:
+    """Return the sums of the columns and of their squares."""
+    total, weight, shift = moments.total, moments.weight, moments.shift
+    return total + weight * shift, moments.squares + shift * (2.0 * total + weight * shift)
