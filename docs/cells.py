@@ -122,7 +122,8 @@ class CodeCell(Directive):
             return []
         made: list[nodes.Node] = [nodes.literal_block(code, code, language=kind, classes=["cell"])]
         if printed:
-            made.append(nodes.literal_block(printed, printed.rstrip("\n"), language="none", classes=["output"]))
+            text = printed.rstrip("\n")
+            made.append(nodes.container("", nodes.literal_block(text, text, language="none"), classes=["output"]))
         if html:
             made.append(nodes.raw("", f'<div class="output">{html}</div>', format="html"))
         for image in figures:
