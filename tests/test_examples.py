@@ -91,3 +91,11 @@ def test_many_columns(capsys):
     out = capsys.readouterr().out
     assert "an estimated" in out
     assert f"Chosen from {picked.among} candidates" in out
+
+
+def test_extend_a_panel(capsys):
+    run("09_extend_a_panel.py")
+    lines = capsys.readouterr().out.splitlines()
+    shares = [float(line.split(" keep ")[1].split(" %")[0]) for line in lines]
+    assert lines[1].count(",") == 3  # three are added, and lambda is said
+    assert shares[0] < shares[1]

@@ -1,0 +1,109 @@
+"""The benchmarks of noise, weights, distances and targets: their own formulas, and a quick run of each."""
+
+import json
+
+import numpy as np
+import oracle
+import pytest
+
+from examples.benchmarks import bands, sensors, supervised
+
+
+def rows_of(m=60, n=12, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((m, 4)) @ rng.standard_normal((4, n)) + 0.3 * rng.standard_normal((m, n))
+
+
+def test_density_peaks_are_those_of_the_paper():
+    X = rows_of()
+    n = X.shape[1]
+    distance = np.array([[np.linalg.norm(X[:, i] - X[:, j]) / n for j in range(n)] for i in range(n)])
+    pairs = sorted(distance[i, j] for i in range(n) for j in range(i))
+    cutoff = pairs[round(0.02 * len(pairs))] / np.exp(4 / n)
+    density = [sum(np.exp(-((distance[i, j] / cutoff) ** 2)) for j in range(n) if j != i) for i in range(n)]
+    apart = []
+    for i in range(n):
+        denser = [distance[i, j] for j in range(n) if density[j] > density[i]]
+        apart.append(min(denser) if denser else max(distance[i]))
+    unit = [(np.array(v) - min(v)) / (max(v) - min(v)) for v in (density, apart)]
+    assert list(bands.density_peaks(X, 4)) == list(np.argsort(-unit[0] * unit[1] ** 2, kind="stable")[:4])
+
+
+def test_equally_spaced_bands_stand_for_runs_of_the_same_length():
+    assert list(bands.middles(200, 5)) == [20, 60, 100, 140, 180]
+
+
+def test_what_is_significant_is_said():
+    noise = np.random.default_rng(0).normal(0, 0.1, (10, 3))
+    found = {bands.AWARE: 70 + noise, bands.EVEN: np.array([60.0, 70.0, 80.0]) - noise}
+    (said,) = bands.statements(found, (5, 10, 30))
+    assert "better at k = 5; not told apart at k = 10; worse at k = 30" in said
+
+
+def test_bands_run(data_dir, tmp_path):
+    bands.main(["--quick", "--data", str(data_dir), "--output", str(tmp_path / "page.md")])
+    page = (tmp_path / "page.md").read_text()
+    assert "settled on splits 0 to 1" in page
+    assert "Splits 2 to 3" in page
+    assert all(f"| {name} |" in page for name in (bands.TODAY, bands.AWARE, bands.LABELS, bands.QR, bands.PEAKS))
+
+
+def test_held_out_error_is_that_of_ridge_regression():
+    learnt, left, columns, weights = rows_of(), rows_of(20, seed=1), np.array([1, 5, 7]), np.arange(12.0)
+    whole = np.sum(left**2 @ weights)
+    for lam, error in zip((0.5, 20.0), sensors.lost(learnt, left, columns, (0.5, 20.0), weights), strict=True):
+        stacked = np.vstack([learnt[:, columns], np.sqrt(lam) * np.eye(3)])
+        W = np.linalg.lstsq(stacked, np.vstack([learnt, np.zeros((3, 12))]), rcond=None)[0]
+        assert error + whole == pytest.approx(np.sum((left - left[:, columns] @ W) ** 2 @ weights))
+
+
+def test_sensors_say_where_ours_are_not_better():
+    rows = [{"question": "q", "k": k, sensors.OURS: 1.0, sensors.THEIRS: 2.0, sensors.THEIR_PICKS: k} for k in (0.5, 3)]
+    said = list(sensors.statements(rows))
+    assert said[0] == "Ours is lower than PySensors in 2 of 2 cases."
+    assert said[2].startswith(f"Not lower than {sensors.THEIR_PICKS}: q, k = 0.5")
+    assert len(said) == 3
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("data", ["sst", "air"])
+def test_sensors_run(data_dir, tmp_path, data):
+    pytest.importorskip("pysensors", reason="needs python-sensors, in the extra `bench`")
+    sensors.main(["--quick", "--only", data, "--data", str(data_dir), "--output", str(tmp_path / "page.md")])
+    page = (tmp_path / "page.md").read_text()
+    assert "nan" not in page
+    assert page.count("Ours is lower than PySensors in") == 2
+
+
+def test_picks_for_labels_are_the_best_there_are():
+    X = rows_of()
+    y = np.argmax(X[:, :3] + rows_of(n=3, seed=2), axis=1)
+    data = supervised.Labelled.of("made up", X, y)
+    A, T = (M - M.mean(axis=0) for M in (X, data.indicators))
+    weights = 1.0 / data.indicators.sum(axis=0)
+    picked = []
+    for _ in range(4):
+        left = {j: np.sum((T - A[:, S] @ np.linalg.lstsq(A[:, S], T, rcond=None)[0]) ** 2 @ weights)
+                for j in range(12) if j not in picked for S in [[*picked, j]]}  # fmt: skip
+        picked.append(min(left, key=left.__getitem__))
+    assert supervised.ours(data, 4) == picked
+    assert oracle.select(A, 4, 0.0) != picked  # labels matter
+
+
+def test_archives_hold_rows_and_the_indicators_of_their_classes(tmp_path):
+    counts = supervised.make_archive(tmp_path / "a.zarr", 0.005)
+    rows = supervised.zarr.open_array(tmp_path / "a.zarr", mode="r")[:]
+    assert np.array_equal(rows[:, supervised.COLUMNS :].sum(axis=0), counts)
+    found = supervised.pick_alone(tmp_path / "a.zarr", counts)
+    assert found["picks"] == supervised.carrying(rows, max(supervised.KS), counts)
+    assert json.dumps(found)
+
+
+@pytest.mark.integration
+def test_supervised_runs(tmp_path):
+    pytest.importorskip("fastcan", reason="needs fastcan, in the extra `bench`")
+    supervised.main(["--quick", "--output", str(tmp_path / "page.md")])
+    page = (tmp_path / "page.md").read_text()
+    assert page.count("10 of 10") == 2
+    assert page.count("30 of 30") == 1
+    assert "| yes |" in page
