@@ -42,7 +42,8 @@ def answered(
     if not _is_remote(source, where):
         return _select(source, k, problem, bound=bound)
     bounded = bound or problem.stop.bound is not None
-    need = memory_needs.select_need(source.n, _count(k, source.n), int(np.size(problem.lam)), bound=bounded)
+    n, lams = problem.aims.columns_with_signals(source.n), int(np.size(problem.lam))
+    need = memory_needs.select_need(n, _count(k, source.n), lams, bound=bounded)
     found: list[Selection] = ask(_select, source, k, problem, need=need, where=where, bound=bound)
     return found
 
@@ -163,7 +164,8 @@ def validated(
         return _validate(moments, k, problem, **options)
     given = [grid for grid in (options.get("lams"), options.get("lam_per_row")) if grid is not None]
     count = int(np.size(given[0])) if given else GRID
-    need = memory_needs.tune_need(moments.n, _count(k, moments.n), count, len(moments.folds))
+    n = problem.aims.columns_with_signals(moments.n)
+    need = memory_needs.tune_need(n, _count(k, moments.n), count, len(moments.folds))
     found: CrossValidation = ask(_validate, moments, k, problem, need=need, where=where, **options)
     return found
 
@@ -267,7 +269,8 @@ def resampled(moments: Moments, k: int, problem: Problem, *, where: str | None =
     """Answer a problem on resamples of the row groups, where the moments are."""
     if not _is_remote(moments, where):
         return bootstrap.resample(moments, k, problem, **options)
-    need = memory_needs.stability_need(moments.n, _count(k, moments.n), len(moments.groups), options.get("memory"))
+    n = problem.aims.columns_with_signals(moments.n)
+    need = memory_needs.stability_need(n, _count(k, moments.n), len(moments.groups), options.get("memory"))
     found: Stability = ask(bootstrap.resample, moments, k, problem, need=need, where=where, **options)
     return found
 
@@ -373,7 +376,8 @@ def improved(
     """Exchange picked columns for better ones that the problem allows, where the source is."""
     if not _is_remote(source, where):
         return refinement.improve(selection, source, problem, told=told, **options)
-    need = memory_needs.refine_need(source.n, selection.k, options.get("effort", 0), exact=options.get("exact", False))
+    n = selection.aims.columns_with_signals(source.n)
+    need = memory_needs.refine_need(n, selection.k, options.get("effort", 0), exact=options.get("exact", False))
     found: Refinement = ask(_improve, source, selection, problem, need=need, where=where, **options)
     return found
 

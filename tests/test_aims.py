@@ -99,7 +99,7 @@ def by_hand(A, T, w, lams, free, aims, k, objective, for_cost):
 X_COLUMNS = N
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 999), asked(), st.sampled_from([0.0, 0.5, 20.0]), st.sampled_from(["unselected", "all"]))
 def test_every_pick_is_the_best_there_is(seed, aims, lam, objective):
     X = rows_of(seed)
@@ -117,7 +117,7 @@ def test_every_pick_is_the_best_there_is(seed, aims, lam, objective):
     assert picked.objective == counted
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 999), asked(), st.sampled_from([0.0, 0.5]), st.sampled_from(["unselected", "all"]))
 def test_swaps_lower_the_loss_and_keep_to_the_constraints(seed, aims, lam, objective):
     X = rows_of(seed)
@@ -161,7 +161,8 @@ def test_held_out_losses_and_resamples_keep_to_what_is_asked(seed, aims):
 @given(st.integers(0, 999), asked(), st.sampled_from([0.0, 0.5]), st.sampled_from(["unselected", "all"]))
 def test_no_columns_are_better_than_the_bound(seed, aims, lam, objective):
     X = rows_of(seed)
-    picked = select(Moments.of(X), 3, lam=lam, objective=objective, scale=1.0, bound=True, **aims)
+    *_, free = carried(X, aims, lam)
+    picked = select(Moments.of(X), min(3, len(free)), lam=lam, objective=objective, scale=1.0, bound=True, **aims)
     assert np.all(picked.bound <= picked.loss * (1 + 1e-9) + 1e-9 * picked.start)
 
 

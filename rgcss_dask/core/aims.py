@@ -175,6 +175,10 @@ class Aims:
             **twice,
         )
 
+    def columns_with_signals(self, n: int) -> int:
+        """Count n columns, and the signals behind them where there is noise."""
+        return n if self.noise is None else 2 * n
+
     def lams(self, lam: float, n: int) -> Array:
         """Return lambda of each column, (n,)."""
         return lam * (np.ones(n) if self.penalties is None else np.asarray(self.penalties, dtype=np.float64))
