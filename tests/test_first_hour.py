@@ -6,8 +6,10 @@ import re
 import sys
 from pathlib import Path
 
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import xarray as xr
 import zarr
@@ -280,3 +282,50 @@ def test_a_demo_that_could_not_end_does_not_begin(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "pip install 'rgcss-dask[report]'" in run("demo", "--folder", "demo", code=1)
     assert not Path("demo").exists()
+
+
+def polars_frame(frame):
+    return pytest.importorskip("polars").DataFrame({name: frame[name].to_numpy() for name in frame.columns})
+
+
+def labelled(frame):
+    return xr.DataArray(frame.to_numpy(), dims=("row", "column"), coords={"column": list(frame.columns)})
+
+
+FRAMES = {
+    "pandas": lambda frame: frame,
+    "polars": polars_frame,
+    "Arrow": pa.Table.from_pandas,
+    "Dask": lambda frame: dd.from_pandas(frame, npartitions=2),
+    "Xarray": labelled,
+}
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_from_a_frame_to_a_report_in_three_lines(kind):
+    pytest.importorskip("matplotlib")
+    whole = table()
+    frame, test_frame = FRAMES[kind](whole[:150]), FRAMES[kind](whole[150:])
+    picked = rg.select(frame, explained=0.9, lam="cv", center=True, scale="std")
+    written = rg.report(picked, "report.html", rows=test_frame)
+    wanted = rg.select(whole[:150], explained=0.9, lam="cv", center=True, scale="std")
+    names = [name.removeprefix("column=") for name in picked.names]
+    assert names == list(wanted.names)
+    assert written.score == pytest.approx(rg.report(wanted, "w.html", rows=whole[150:]).score, rel=1e-9)
+    assert "90 rows given with the report" in Path("report.html").read_text()
+
+
+@pytest.mark.parametrize("kind", ["pandas", "Arrow", "Dask"])
+def test_new_rows_with_their_columns_in_another_order_are_appended_by_name(kind):
+    frame = table()
+    rg.scan(FRAMES[kind](frame[:120]), archive="m.zarr", folds=3, groups=2)
+    grown = rg.append("m.zarr", FRAMES[kind](frame[frame.columns[::-1]]))
+    assert grown.names == tuple(NAMES)
+    np.testing.assert_allclose(grown.gram(), frame.to_numpy().T @ frame.to_numpy(), rtol=1e-12)
+    other = frame.rename(columns={"weight": "mass"})
+    with pytest.raises(ValueError, match=r"lacks 'weight' and has 'mass' besides"):
+        rg.append("m.zarr", FRAMES[kind](other))
+    changed = frame[frame.columns[::-1]].copy()
+    changed.iloc[3, 0] += 1.0
+    with pytest.raises(ValueError, match="row"):
+        rg.append("m.zarr", FRAMES[kind](changed))

@@ -16,6 +16,7 @@ from rgcss_dask.archive.ownership import drop_checkpoints
 from rgcss_dask.archive.pass_identity import can_go_on, unfinished_pass
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.names import matching
 from rgcss_dask.core.noise import Differences, merged_differences
 from rgcss_dask.core.partial_sums import NOISE, PartialSums
 from rgcss_dask.core.plan import Options
@@ -27,6 +28,7 @@ from rgcss_dask.scanning.scan import Request, make_request, run
 from rgcss_dask.scanning.tasks import run_together
 from rgcss_dask.sources.base import Reading, Source, checksum
 from rgcss_dask.sources.registry import open_source
+from rgcss_dask.sources.views import OrderedSource
 
 
 def append(
@@ -52,7 +54,7 @@ def append(
         Path or URL of the archive. An interrupted call can be made again, and goes on; if the source has grown
         meanwhile, the new rows are read from the first one again.
     source : array-like, data frame, path or list of these
-        The same matrix with more rows at its end; see `scan`.
+        The same matrix with more rows at its end; see `scan`. Columns in another order are found by their names.
     weights : array of shape (m,), optional
         Weights of all rows, old and new, if the archive was made with weights.
     memory : int, float or str, optional
@@ -86,6 +88,8 @@ def append(
         missing = record.options.get("missing", "raise")
         opened = open_source(source, missing=missing, storage_options=storage_options)
         refuse_inputs(archive, opened.places)
+        index = matching(moments.names, opened.names, opened.address)
+        opened = opened if index is None else OrderedSource(opened, index)
         _check_can_grow(folder, record, moments, opened, has_weights=weights is not None)
         _check_old_rows(record, opened)
         seen = int(record.spans[-1][1])
@@ -198,20 +202,11 @@ def _check_can_grow(folder: Folder, record: Record, moments: Moments, source: So
             f"the source must have the columns of the archive, {columns} of {dtype}; {source.address} has "
             f"{source.shape[1]} of {source.dtype}."
         )
-    if None not in (source.names, moments.names) and source.names != moments.names:
-        raise ValueError(
-            f"the source must have the columns of the archive by name too; {address} has {_shown(moments.names)}, "
-            f"{source.address} has {_shown(source.names)}. Scan the source again into another archive."
-        )
     if source.shape[0] < rows or record.spans[-1][1] != rows:
         raise ValueError(
             f"the source must have grown since it was scanned with {rows:,} rows; {source.address} has "
             f"{source.shape[0]:,}. Scan it again into another archive."
         )
-
-
-def _shown(names: tuple[str, ...] | None) -> str:
-    return ", ".join([*(names or ())[:5], *["..."] * (len(names or ()) > 5)])
 
 
 def _check_old_weights(record: Record, request: Request) -> None:

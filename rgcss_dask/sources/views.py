@@ -1,0 +1,97 @@
+"""A source seen through another: the same rows, changed as they are read."""
+
+from __future__ import annotations
+
+import zlib
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core.plan import Cuts, Geometry
+from rgcss_dask.sources.base import Reading, Source, checksums
+
+
+class SourceView(Source):
+    """Another source, whose rows are changed as they are read; a subclass says how."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.shape, self.dtype, self.names = source.shape, source.dtype, source.names
+        self.address, self.waits, self.unguarded = source.address, source.waits, source.unguarded
+
+    @abstractmethod
+    def over(self, source: Source) -> Source:
+        """Return the same view of another source."""
+
+    @classmethod
+    def takes(cls, thing: Any) -> bool:
+        """Nothing a user has."""
+        return False
+
+    @classmethod
+    def of(cls, thing: Any, reading: Reading) -> Source:
+        """Never called."""
+        raise NotImplementedError
+
+    @property
+    def processes(self) -> bool:
+        """Whether other processes can read the source."""
+        return self._source.processes
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where the source is on this machine."""
+        return self._source.paths
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where the source is."""
+        return self._source.places
+
+    @property
+    def cuts(self) -> Cuts:
+        """Where the source may be cut."""
+        return self._source.cuts
+
+    @property
+    def geometry(self) -> Geometry:
+        """What the plan needs to know: the same as of the source."""
+        return self._source.geometry
+
+    def blocks(self, edges: Cuts) -> tuple[dict[Any, Any], list[list[Any]]]:
+        """Return the graph of the source."""
+        return self._source.blocks(edges)
+
+    def with_blocks(self, start: int, blocks: list[Any]) -> Source:
+        """Read from computed blocks, and change them."""
+        return self.over(self._source.with_blocks(start, blocks))
+
+
+class OrderedSource(SourceView):
+    """Another source, with its columns in another order."""
+
+    def __init__(self, source: Source, index: NDArray[np.intp]) -> None:
+        super().__init__(source)
+        self._index = index
+        self.names = None if source.names is None else tuple(source.names[i] for i in index)
+
+    def over(self, source: Source) -> Source:
+        """Return the same view of another source."""
+        return OrderedSource(source, self._index)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Read rows and put their columns in order."""
+        return self._source.read(start, stop)[:, self._index]
+
+    def stamps(self, edges: Cuts) -> list[str] | None:
+        """Checksum rows in memory as they are read here; what is stored is as it was only in the same order."""
+        if self._source.in_memory:
+            return checksums(self, edges)
+        stamps = self._source.stamps(edges)
+        return (
+            None
+            if stamps is None
+            else [f"{stamp} in order {zlib.crc32(self._index.tobytes()):08x}" for stamp in stamps]
+        )
