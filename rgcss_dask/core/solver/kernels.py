@@ -18,6 +18,8 @@ Array = NDArray[np.float64]
 
 # Rows of G multiplied at once.
 ROWS = 6
+# Columns of the factors that are worked on at once, so that they stay in the innermost cache.
+PIECE = 512
 # Gains closer than the first share are one gain, and no two that differ by more than the second.
 _TIES = 1e-12, 1e-6
 # Rounding is mostly this share of the floor, which it must not exceed.
@@ -140,6 +142,38 @@ def mix(L: Array, y: Array, lams: Array, of_r: Array, W: Array) -> None:
         of_r[j] = (lams[j] * W[j] - dot) / L[j, j]
     for j in range(t):
         of_r[j] += y[j]
+
+
+@compiled
+def factor_products(X: Array, Y: Array, out: Array) -> None:
+    """Put X Y' into ``out`` for the two rows of X, reading Y once; BLAS copies Y first, which takes longer."""
+    x, z = X[0], X[1]
+    for i in range(len(Y)):
+        y, a, b = Y[i], 0.0, 0.0
+        for j in range(len(y)):
+            a += x[j] * y[j]
+            b += z[j] * y[j]
+        out[0, i], out[1, i] = a, b
+
+
+@compiled
+def subtract_factors(W: Array, Y: Array, out: Array) -> None:
+    """Subtract W Y from ``out`` for the few rows of W, four rows of Y at once."""
+    whole = len(Y) - len(Y) % 4
+    for first in range(0, Y.shape[1], PIECE):
+        last = min(first + PIECE, Y.shape[1])
+        for i in range(0, whole, 4):
+            a, b, c, d = Y[i, first:last], Y[i + 1, first:last], Y[i + 2, first:last], Y[i + 3, first:last]
+            for v in range(len(W)):
+                of, p, q, r, s = out[v, first:last], W[v, i], W[v, i + 1], W[v, i + 2], W[v, i + 3]
+                for j in range(len(of)):
+                    of[j] -= p * a[j] + q * b[j] + r * c[j] + s * d[j]
+        for i in range(whole, len(Y)):
+            a = Y[i, first:last]
+            for v in range(len(W)):
+                of, p = out[v, first:last], W[v, i]
+                for j in range(len(of)):
+                    of[j] -= p * a[j]
 
 
 @compiled

@@ -47,8 +47,10 @@ class Residual:
         Y, weights = self._Y[:t], np.empty((3, t))
         weights[0] = Y[:, w]
         kernels.mix(self._L, weights[0], self._own, weights[1], weights[2])
-        h, r = self._base.column(w) - weights[:2] @ Y
-        return Candidate(w, h, r, weights[0], weights[2])
+        found = np.empty((2, self._base.n))
+        found[:] = self._base.column(w)
+        kernels.subtract_factors(weights[:2], Y, found)
+        return Candidate(w, found[0], found[1], weights[0], weights[2])
 
     def correct(self, seen: Candidate) -> None:
         """Put what the gain of a column is made of right: of one that was looked at it is known exactly."""
@@ -71,9 +73,10 @@ class Residual:
         """Make the column looked at pick number t, given `vectors` and their products with G."""
         w, Y, weights = seen.w, self._Y[:t], np.empty((3, t))
         lam = self._own[t] = self.lams[w]
-        weights[:2] = X @ Y.T
+        kernels.factor_products(X, Y, weights)
         kernels.mix(self._L, weights[0], self._own, weights[2], np.empty(t))
-        products = GX[[0, 1, 0]] - weights @ Y  # H x, H y and R x
+        products = GX[[0, 1, 0]]
+        kernels.subtract_factors(weights, Y, products)  # H x, H y and R x
         xx, xy = X[0] @ seen.h, X[0] @ seen.r
         kernels.take(seen.h, seen.r, w, lam, products, xx, xy, *self.terms, self._Y[t])
         self._L[t, :t], self._L[t, t] = seen.y, np.sqrt(lam + seen.h[w])
