@@ -57,6 +57,8 @@ def solve(
         check_sketch(source, k, bounded=bound or problem.stop.bound is not None, quiet=quiet)
     base, problem, known = _prepared(source, problem)
     rules = problem.rules(k, base.n, among=base.candidates)
+    if not problem.lams:
+        return []
     counts = rules.objective.counts(base.n)
     spectrum = base.spectrum(counts, rules.k) if bound or problem.stop.bound is not None else None
     # What costs differently is picked for what it gains, and for what it gains for its cost.
