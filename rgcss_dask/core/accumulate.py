@@ -346,7 +346,7 @@ class NotFiniteError(ValueError):
     def __init__(self, row: int, column: int, value: float, where: str = "", name: str | None = None) -> None:
         place = f"row {row}, column {column}{f' of {where}' if where else ''}"
         called = "" if name is None else f"; the column is called {name!r}"
-        fill = ", or nan='mean' (--nan mean) to fill gaps with the means of columns" if np.isnan(value) else ""
+        fill = ", or nan='mean' (--nan mean) to fill gaps (NaN) with the means of columns" if np.isnan(value) else ""
         super().__init__(
             f"values must be finite; {place} holds {value}{called}. "
             f"Use nan='drop' (--nan drop) to leave out such rows{fill}."
