@@ -38,7 +38,7 @@ from rgcss_dask.runtime.integer_products import byte_products, in_words
 
 CHUNK = 4_000
 INTEGERS = ("uint8", "int16", "uint16")
-INTEGER_WORK = 2 * 10**11  # products of numbers in a pass of --integers, about
+INTEGER_WORK = 5 * 10**11  # products of numbers in a pass of --integers, about
 
 
 def main() -> None:

@@ -378,7 +378,8 @@ def buffer_bytes(n: int, dtype: np.dtype[Any], precision: str, *, threads: int, 
         return integers
     single = is_single(dtype, precision)
     tiles = threads if single or shared else 0
-    return integers + (4 if single else 8) * (tiles * min(n, triangle.TILE) ** 2 + n * block_rows(n, dtype, precision))
+    floats = (4 if single else 8) * (tiles * min(n, triangle.TILE) ** 2 + n * block_rows(n, dtype, precision))
+    return max(integers, floats)  # never both: floats take over when rows are no small integers any more
 
 
 def is_whole(value: object) -> bool:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from rgcss_dask.core import kernels, triangle
 from rgcss_dask.core.sparse_rows import SparseRows
@@ -27,12 +27,12 @@ LARGEST = 2**16 - 1
 # Rows added at once: the more, the less often an n x n matrix is read and written. Of extremes in two bytes 2**15 are
 # the most, because two products of bytes are added up in 32 bits.
 PIECE = 4096
-# Rows of the triangle made at once: enough to multiply at full speed, and few above the diagonal.
-STRIP = 256
-# Bytes that oneDNN takes for the parts of its factors that it is at; measured.
-PACKED = 4 * 2**20
-# How many times as fast as those of doubles products of bytes are, about; measured, n = 256 to 4096.
-FASTER = 8.0
+# Rows and columns of the triangle made at once: enough rows to multiply at full speed, and few above the diagonal.
+STRIP, STRIP_COLUMNS = 256, 4096
+# Bytes that oneDNN takes, for itself and for what it packs; measured: 21 MB once, and less than 1 MB in each thread.
+LIBRARY = 32 * 2**20
+# How many times as fast as those of doubles products of bytes are, about; measured, n = 784 to 4096.
+FASTER = 11.0
 
 
 class Range(NamedTuple):
@@ -105,7 +105,7 @@ class IntegerProducts:
 
     def faster(self, found: Range) -> float:
         """How many times as fast products of such values are as those of floats in float64, about."""
-        return (FASTER if isinstance(self._way, _Bytes) else 1.0) / found.bytes_each**2
+        return FASTER / found.bytes_each**2 if isinstance(self._way, _Bytes) else self._way.faster
 
     def add(self, piece: NDArray[Any], found: Range, matrices: Sequence[Array]) -> Array:
         """Add the products of at most `PIECE` rows to every matrix, and return the sums of the columns."""
@@ -155,14 +155,19 @@ class _Bytes:
     """
 
     def __init__(self, n: int, threads: int, products: ByteProducts) -> None:
-        self._products, self.name = products, products.name
+        self._n, self._products, self.name = n, products, products.name
         self._strips = [slice(start, min(start + STRIP, n)) for start in range(0, n, STRIP)]
         self._pool = ThreadPoolExecutor(threads, "rgcss-strip") if threads > 1 and len(self._strips) > 1 else None
-        self._spare = triangle.Spare()
-        self._planes = [empty_sums((2, 0, n), np.uint8), empty_sums((2, 0, n), np.int8)]
+        self._spare = triangle.Spare(scratch)
+        self._planes: list[NDArray[Any]] = [np.empty((0, 0, n), np.uint8), np.empty((0, 0, n), np.int8)]
 
     def add(self, rows: NDArray[Any], found: Range, offset: float, matrices: Sequence[Array]) -> Array:
         """Add the products of the rows to every matrix, and return the sums of the columns."""
+        step = byte_rows(self._n) // found.bytes_each  # so that the bytes are as many
+        pieces = [rows[start : start + step] for start in range(0, len(rows), step)]
+        return np.sum([self._add_piece(piece, found, offset, matrices) for piece in pieces], axis=0)
+
+    def _add_piece(self, rows: NDArray[Any], found: Range, offset: float, matrices: Sequence[Array]) -> Array:
         (m, n), width = rows.shape, found.bytes_each
         U, S, total = self._split(rows, found)
         # With y >= 0 the values less the least, S holds y - half: put the sums of y (y - half)' about the offset.
@@ -170,10 +175,15 @@ class _Bytes:
         by_row, by_column = (half - e) * total + m * e * e, -e * total
 
         def add_strip(strip: slice) -> None:
-            C = self._spare.take((2 * width - 1, STRIP, n), np.int32)
-            self._multiply(U[:, :, strip], S[:, :, : strip.stop], C[:, : strip.stop - strip.start, : strip.stop])
-            for matrix in matrices:
-                kernels.add_strip(C, by_row[strip], by_column[: strip.stop], matrix[strip])
+            height = strip.stop - strip.start
+            C = self._spare.take((2 * width - 1, STRIP, min(n, STRIP_COLUMNS)), np.int32)
+            for first in range(0, strip.stop, STRIP_COLUMNS):
+                columns = slice(first, min(first + STRIP_COLUMNS, strip.stop))
+                products = C[:, :height, : columns.stop - first]
+                self._multiply(U[:, :, strip], S[:, :, columns], products)
+                for matrix in matrices:
+                    left = strip.start - first
+                    kernels.add_strip(C, by_row[strip], by_column[columns], matrix[strip], first, left)
             self._spare.give(C)
 
         list(map(add_strip, self._strips) if self._pool is None else self._pool.map(add_strip, self._strips))
@@ -192,7 +202,7 @@ class _Bytes:
         m, width, total = len(rows), found.bytes_each, np.zeros(rows.shape[1], np.int32)
         if self._planes[0].shape[1] < m or len(self._planes[0]) < width:
             shape = (width, max(m, self._planes[0].shape[1]), rows.shape[1])
-            self._planes = [empty_sums(shape, np.uint8), empty_sums(shape, np.int8)]
+            self._planes = [scratch(shape, np.uint8), scratch(shape, np.int8)]
         U, S = (plane[:width, :m] for plane in self._planes)
         if rows.dtype == np.uint8 or rows.dtype == np.bool_:
             kernels.signed_bytes(rows.view(np.uint8), S[0], total)
@@ -207,7 +217,7 @@ class _Bytes:
 class _Singles:
     """8-bit integers, as float32 about a constant, in blocks whose products are exact."""
 
-    name = "float32"
+    name, faster = "float32", 2.0
 
     def __init__(self, n: int, threads: int) -> None:
         count = PIECE // EXACT_ROWS if n <= triangle.TILE else 0
@@ -237,11 +247,11 @@ class _Singles:
 class _Doubles:
     """Small integers of any type in float64, whose products of a piece are exact."""
 
-    name = "float64"
+    name, faster = "float64", 1.0
 
     def __init__(self, n: int, threads: int) -> None:
         self._tiles = triangle.Tiles(n, threads)
-        self._buffer: Array = empty_sums((min(PIECE, double_rows(n)), n), np.float64)
+        self._buffer: Array = scratch((min(PIECE, double_rows(n)), n), np.float64)
 
     def add(self, rows: NDArray[Any], found: Range, offset: float, matrices: Sequence[Array]) -> Array:
         """Add the products of the rows to every matrix, and return the sums of the columns."""
@@ -254,6 +264,16 @@ class _Doubles:
         return total
 
 
+def scratch(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Return an array, not filled, whose memory is free for floats as soon as rows are no small integers any more."""
+    return np.empty(shape, dtype)
+
+
+def byte_rows(n: int) -> int:
+    """Rows of single bytes multiplied at once: the fewer, the more columns there are."""
+    return int(np.clip(2**25 // n, 1024, PIECE))
+
+
 def double_rows(n: int) -> int:
     """Rows multiplied at once in float64: many enough to hide the addition of an n x n matrix, and no more."""
     return int(np.clip(2**21 // n, 1024, 2**15))
@@ -262,7 +282,7 @@ def double_rows(n: int) -> int:
 def integer_bytes(n: int, dtype: np.dtype[Any], *, threads: int) -> int:
     """Bytes of the buffers for integers, in whichever way needs more: another machine may have another way."""
     width, side = 1 if is_exact(dtype) else 2, min(n, triangle.TILE)
-    by_bytes = 2 * width * PIECE * n + threads * (PACKED + 4 * (2 * width - 1) * min(STRIP, n) * n)
+    by_bytes = LIBRARY + 2 * byte_rows(n) * n + threads * 4 * (2 * width - 1) * STRIP * min(n, STRIP_COLUMNS)
     if width == 2:
         return max(by_bytes, 8 * min(PIECE, double_rows(n)) * n)
     products = PIECE // EXACT_ROWS if n <= triangle.TILE else threads

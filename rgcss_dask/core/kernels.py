@@ -209,20 +209,22 @@ def two_bytes(
 
 
 @compiled
-def add_strip(products: NDArray[np.int32], by_row: Array, by_column: Array, strip: Array) -> None:
-    """Add products of bytes, and two vectors, to rows of a lower triangle, whose last one ends on the diagonal.
+def add_strip(
+    products: NDArray[np.int32], by_row: Array, by_column: Array, strip: Array, first: int, left: int
+) -> None:
+    """Add products of bytes, and two vectors, to rows of a lower triangle: from a column ``left`` of the diagonal on.
 
     ``products`` are those of low bytes and, if there are high ones, of high by high, and of high by low both ways.
     """
-    first = by_column.size - by_row.size
     for i in range(by_row.size):
-        row, low, u = strip[i], products[0, i], by_row[i]
+        row, low, u = strip[i, first:], products[0, i], by_row[i]
+        stop = min(left + i + 1, by_column.size)
         if len(products) == 1:
-            for j in range(first + i + 1):
+            for j in range(stop):
                 row[j] += low[j] + (u + by_column[j])
         else:
             high, mixed = products[1, i], products[2, i]
-            for j in range(first + i + 1):
+            for j in range(stop):
                 row[j] += (65536.0 * high[j] + (256.0 * mixed[j] + low[j])) + (u + by_column[j])
 
 

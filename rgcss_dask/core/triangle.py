@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -90,8 +90,8 @@ class Tiles:
 class Spare:
     """Temporaries that no thread is using."""
 
-    def __init__(self) -> None:
-        self._arrays: list[NDArray[Any]] = []
+    def __init__(self, make: Callable[..., NDArray[Any]] = empty_sums) -> None:
+        self._make, self._arrays = make, list[NDArray[Any]]()
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return an array, not filled, for this thread alone."""
@@ -99,7 +99,7 @@ class Spare:
             array = self._arrays.pop()
             if array.shape == shape and array.dtype == dtype:
                 return array
-        return empty_sums(shape, dtype)
+        return self._make(shape, dtype)
 
     def give(self, array: NDArray[Any]) -> None:
         """Let others have it."""
