@@ -107,13 +107,15 @@ def add_signed_rows(
     squares: Array,
 ) -> None:
     """Add some columns of each row less the shift, times its signed root, to its place; and weighted column sums."""
+    # Slices, because an index that is a sum might be negative: that would keep loops out of vector lanes.
+    about, sums, of_squares = shift[first:last], total[first:last], squares[first:last]
     for i in range(rows.shape[0]):
-        row, to, root, w = rows[i], product[places[i]], roots[i], weights[i]
-        for j in range(first, last):
-            value = np.float64(row[j]) - shift[j]
+        row, to, root, w = rows[i][first:last], product[places[i]][first:last], roots[i], weights[i]
+        for j in range(row.size):
+            value = np.float64(row[j]) - about[j]
             to[j] += root * value
-            total[j] += w * value
-            squares[j] += w * value * value
+            sums[j] += w * value
+            of_squares[j] += w * value * value
 
 
 @compiled
@@ -127,10 +129,11 @@ def add_signed_bytes(
     squares: NDArray[np.int32],
 ) -> None:
     """Do the same with 8-bit integers about zero, so few that sums over columns from ``first`` on fit 32 bits."""
+    last = first + total.size
     for i in range(rows.shape[0]):
-        row, to, sign = rows[i], product[places[i]], signs[i]
-        for j in range(total.size):
-            value = np.int32(row[first + j])
+        row, to, sign = rows[i][first:last], product[places[i]], signs[i]
+        for j in range(row.size):
+            value = np.int32(row[j])
             to[j] += sign * value
             total[j] += value
             squares[j] += value * value

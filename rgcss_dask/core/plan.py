@@ -250,7 +250,7 @@ def memory_need(
         rows = min(read_rows, block_rows(n, geometry.dtype, options.precision))
         work = 8 * rows * (n + len(options.candidates)) + 3 * matrix
     if options.sketch is not None:  # the row numbers, and where two are merged about one mean, both moved
-        work = 3 * matrix + 64 * read_rows
+        work = 3 * matrix + 64 * read_rows + matrix // 2  # sums in 32 bits
     gaps = 0 if options.matrices == 1 else 2 * matrix + 2 * 8 * read_rows * n
     gathered = 2 if options.folds or options.groups or options.fraction is not None else 1
     reading = (READ_COPIES + gathered) * read_rows * geometry.row_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -197,6 +198,7 @@ class SketchSums:
         self._total, self._squares = np.zeros(n), np.zeros(n)
         self._shift: Array | None = None
         self._rows, self._weight, self._whole = 0, 0.0, is_exact(dtype)
+        self._unadded = 0  # rows that are in 32 bits only
 
     def add(self, block: NDArray[Any] | SparseRows, numbers: RowNumbers, weights: NDArray[Any] | None = None) -> None:
         """Add the rows of a block, given their numbers; a value that is not finite is an error that gives its place."""
@@ -241,19 +243,35 @@ class SketchSums:
 
     def _add_bytes(self, block: NDArray[Any], places: NDArray[np.int64], signs: Array) -> None:
         """Add 8-bit integers in 32 bits, a strip of columns at a time, so that the strip of the sketch stays cached."""
-        step = max(64, _CACHED // (4 * self._height))
         plus = signs.astype(np.int32)
         block = block.view(np.uint8) if block.dtype == np.bool_ else block
         for top in range(0, len(block), _ROWS_OF_BYTES):
-            rows = slice(top, top + _ROWS_OF_BYTES)
-            for start in range(0, self._n, step):
-                columns = slice(start, min(start + step, self._n))
-                width = columns.stop - start
-                strip, sums = np.zeros((self._height, width), np.int32), np.zeros((2, width), np.int32)
+            rows = slice(top, min(top + _ROWS_OF_BYTES, len(block)))
+            if self._unadded + rows.stop - rows.start > _ROWS_OF_BYTES:
+                self._add_strips()
+            self._unadded += rows.stop - rows.start
+            for start, (strip, sums) in self._strips.items():
                 kernels.add_signed_bytes(block[rows], start, places[rows], plus[rows], strip, sums[0], sums[1])
-                self._product[:, columns] += strip
-                self._total[columns] += sums[0]
-                self._squares[columns] += sums[1]
+
+    @cached_property
+    def _strips(self) -> dict[int, tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """The sums in 32 bits of some columns each, by the first of them."""
+        step, n = max(64, _CACHED // (4 * self._height)), self._n
+        widths = {start: min(step, n - start) for start in range(0, n, step)}
+        return {a: (np.zeros((self._height, w), np.int32), np.zeros((2, w), np.int32)) for a, w in widths.items()}
+
+    def _add_strips(self) -> None:
+        """Add the sums in 32 bits to those in 64, before they may overflow."""
+        if self._unadded == 0:
+            return
+        for start, (strip, sums) in self._strips.items():
+            columns = slice(start, start + strip.shape[1])
+            self._product[:, columns] += strip
+            self._total[columns] += sums[0]
+            self._squares[columns] += sums[1]
+            strip.fill(0)
+            sums.fill(0)
+        self._unadded = 0
 
     def _begin(self, shift: Array) -> Array:
         """Keep to the first shift, which need only be near: what is not finite is found later."""
@@ -263,6 +281,7 @@ class SketchSums:
 
     def finished(self) -> Sketch:
         """Hand over what was added."""
+        self._add_strips()
         shift = self._begin(np.zeros(self._n))
         exact = self._whole and self._weight <= EXACT_WEIGHT
         mean = shift + self._total / self._weight if self._weight > 0 else shift
