@@ -29,7 +29,7 @@ from rgcss_dask.core.solver.bases import base_of
 from rgcss_dask.core.solver.greedy import Source
 from rgcss_dask.core.stability import Stability
 from rgcss_dask.core.tuning import CrossValidation
-from rgcss_dask.core.wide import Rows, select_from_rows
+from rgcss_dask.core.wide import Rows, select_from_rows, solved
 from rgcss_dask.origin import PickedFrom
 
 Array = NDArray[np.float64]
@@ -46,6 +46,16 @@ def answered(
     need = memory_needs.select_need(n, _count(k, source.n), lams, bound=bounded)
     found: list[Selection] = ask(_select, source, k, problem, need=need, where=where, bound=bound)
     return found
+
+
+def answered_by(
+    source: Source | Rows, k: int, problem: Problem, *, bound: bool = False, where: str | None = None
+) -> list[Selection]:
+    """Answer a problem with a selection for each of its lambdas, from rows or anything else."""
+    if not isinstance(source, Rows):
+        return answered(source, k, problem, bound=bound, where=where)
+    check_where(where, source)
+    return answered_from_rows(source, k, problem, bound=bound)[0]
 
 
 def answered_from_rows(
@@ -157,7 +167,7 @@ def cross_validate(
 
 
 def validated(
-    moments: Moments, k: int, problem: Problem, *, where: str | None = None, **options: Any
+    moments: Moments | Rows, k: int, problem: Problem, *, where: str | None = None, **options: Any
 ) -> CrossValidation:
     """Answer a problem by cross-validation, where the moments are."""
     if not _is_remote(moments, where):
@@ -171,7 +181,7 @@ def validated(
 
 
 def validated_for_share(
-    moments: Moments, most: int, problem: Problem, *, lams: Lambdas | None = None, where: str | None = None
+    moments: Moments | Rows, most: int, problem: Problem, *, lams: Lambdas | None = None, where: str | None = None
 ) -> CrossValidation:
     """Choose lambda for as many columns as the share of the problem takes, at most ``most``.
 
@@ -180,7 +190,7 @@ def validated_for_share(
     """
     tuned = validated(moments, most, problem.without_stop(), lams=lams, fixed_k=True, where=where)
     with recorded_warnings():  # said of the moments before, or of lambdas that are not taken
-        paths = answered(moments, most, problem.at(tuned.lams), where=where)
+        paths = answered_by(moments, most, problem.at(tuned.lams), where=where)
     fewest = min(len(path) for path in paths)
     lam = tuned.best_lam(fewest)
     picked = paths[int(np.flatnonzero(tuned.lams == lam)[0])]
@@ -405,7 +415,7 @@ def loss_and_start(source: Moments, model: Rebuild, *, where: str | None = None)
     return ask(_loss_and_start, source, model, need=need, where=where)
 
 
-def rank_outside_folds(moments: Moments, k: int, problem: Problem, *, where: str | None = None) -> int:
+def rank_outside_folds(moments: Moments | Rows, k: int, problem: Problem, *, where: str | None = None) -> int:
     """Return how many columns, at most k, the rows outside any fold span."""
     if not _is_remote(moments, where):
         return _rank_outside_folds(moments, k, problem)
@@ -425,7 +435,7 @@ def _select(source: Source, k: int, problem: Problem, *, bound: bool) -> list[Se
     return greedy.solve(source, k, problem, bound=bound)
 
 
-def _validate(moments: Moments, k: int, problem: Problem, **options: Any) -> CrossValidation:
+def _validate(moments: Moments | Rows, k: int, problem: Problem, **options: Any) -> CrossValidation:
     warn_of_sizes(moments, problem)
     return tuning.validate(moments, k, problem, **options)
 
@@ -454,9 +464,9 @@ def _loss_and_start(moments: Moments, model: Rebuild) -> tuple[float, float]:
     return model.losses_in(base_of(moments, model.mu, model.sigma, rest=model.mu_rest))
 
 
-def _rank_outside_folds(moments: Moments, k: int, problem: Problem) -> int:
+def _rank_outside_folds(moments: Moments | Rows, k: int, problem: Problem) -> int:
     with recorded_warnings():  # that the rank is reached is what is asked here
-        return min(greedy.solve(rest, k, problem.at(0.0))[0].k for rest in tuning.leave_one_out(moments.folds))
+        return min(solved(rest, k, problem.at(0.0)).k for rest in tuning.outside_folds(moments))
 
 
 def _count(k: Any, n: int) -> int:

@@ -10,7 +10,6 @@ from typing import Any, Literal, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.cluster.placement import check_where
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core.aims import Aims, Asked
 from rgcss_dask.core.errors import TooManyColumnsError
@@ -25,7 +24,7 @@ from rgcss_dask.core.stop import Stop
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.core.words import counted, percent
 from rgcss_dask.origin import PickedFrom, as_asked
-from rgcss_dask.questions import answered, answered_from_rows, improved, validated, validated_for_share
+from rgcss_dask.questions import answered_by, improved, validated, validated_for_share
 from rgcss_dask.scanning.given import Given, given
 from rgcss_dask.two_readings import band_of_candidates
 
@@ -307,12 +306,9 @@ def _picked(
 ) -> tuple[list[Selection], Tuning | None]:
     """Return a selection for each lambda, and how lambda was chosen if it was."""
     source = found.source
-    if isinstance(source, Rows):
-        check_where(where, source)
-        return answered_from_rows(source, k, problem, bound=bound)[0], None
     if not tunes:
-        return answered(source, k, problem, bound=bound, where=where), None
-    if not isinstance(source, Moments):
+        return answered_by(source, k, problem, bound=bound, where=where), None
+    if not isinstance(source, Moments | Rows):
         raise ValueError("lam='cv' needs rows or moments with folds; of a Gram or a factor no row can be held out.")
     if explained is None:
         tuned = validated(source, k, problem, fixed_k=True, where=where)
@@ -320,7 +316,7 @@ def _picked(
         tuned = validated_for_share(source, k, problem, where=where)
     if not bound:
         return [tuned.selection], tuned.summary
-    return answered(source, k, problem.at(tuned.lam), bound=True, where=where), tuned.summary
+    return answered_by(source, k, problem.at(tuned.lam), bound=True, where=where), tuned.summary
 
 
 def _refined(picked: Selection, source: Any, **options: Any) -> Selection:

@@ -25,10 +25,10 @@ from rgcss_dask.io.files import Folder, order_in_words
 from rgcss_dask.io.outputs import refuse_inputs
 from rgcss_dask.io.sizes import parse_memory
 from rgcss_dask.origin import PickedFrom, as_asked
-from rgcss_dask.questions import answered, answered_from_rows, improved, resampled, validated, validated_for_share
+from rgcss_dask.questions import answered_by, improved, resampled, validated, validated_for_share
 from rgcss_dask.runtime.memory_limit import default_budget
+from rgcss_dask.scanning.given import are_few, provenance_from, rows_of
 from rgcss_dask.scanning.given import is_archive as is_archive
-from rgcss_dask.scanning.given import provenance_from
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.selecting import DEFAULT_COLUMNS, TRIED_COLUMNS, most_columns, stop_at, warn_of_shortfall
 from rgcss_dask.sources.base import Source
@@ -115,9 +115,9 @@ def open_moments(
     provenance |= {} if nan == "raise" else {"nan": nan}
     budget = default_budget() if memory is None else parse_memory(memory)
     m, n = source.shape
-    if m < n and 4 * m * n * 8 <= budget and not folds:
+    if are_few(source.shape, budget):
         say(f"{m:,} rows are fewer than {n:,} columns: working on the rows themselves ({size(m * n * 8)}).")
-        return Rows.of(source.read(0, m), nan=nan, names=source.names), provenance
+        return rows_of(source, nan=nan, folds=folds), provenance
     say(f"{address} holds rows, not moments; reading it once. `rgcss scan` keeps what is found for the next time.")
     try:
         return scan(source, folds=folds or None, memory=memory, nan=nan, **options), provenance
@@ -191,7 +191,7 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
     if isinstance(source, Rows):
         source = _fitting(source, question, say)
     tuned = None
-    if question.lam == "cv" and isinstance(source, Moments):
+    if question.lam == "cv":
         tuned = _tune(source, question)
         picked = tuned.selection
         say(tuned.words.rsplit("\n", 1)[0])
@@ -212,15 +212,12 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
 
 def _fitting(rows: Rows, question: Question, say: Say) -> Moments | Rows:
     """Return moments in the place of rows if what is asked needs them."""
-    if question.lam == "cv":
-        raise ValueError("cross-validation needs folds; scan the matrix with --folds 5 first.")
     if not question.refine and question.aims.suit_rows:
         return rows
     say(f"What is asked needs the Gram of all {rows.n:,} columns: forming it from the rows.")
-    noise = isinstance(question.aims.noise, str)
-    moments = scan(
-        rows.block, weights=rows.weights, noise=noise, progress=False
-    )  # which refuses what does not fit into memory
+    noise, folds = isinstance(question.aims.noise, str), len(rows.folds) or None
+    # Which refuses what does not fit into memory.
+    moments = scan(rows.block, weights=rows.weights, noise=noise, folds=folds, progress=False)
     return replace(moments, names=rows.names, dropped=rows.dropped)
 
 
@@ -229,7 +226,7 @@ def _sensible(source: Moments | Rows, question: Question, say: Say) -> Question:
     if question.explained is not None and question.choose_k:
         raise ValueError("explained and choose_k both choose the number of columns; give one of them.")
     if question.lam is None:
-        if isinstance(source, Moments) and source.folds:
+        if source.folds:
             question = replace(question, lam="cv")
         else:
             say("lambda = 1, because there are no folds to choose it by; `rgcss scan --folds 5` keeps them.")
@@ -245,7 +242,7 @@ def _count(n: int, question: Question, names: tuple[str, ...] | None) -> int:
     return max(min(usual, question.problem.free(n, names)), len(question.include))
 
 
-def _tune(moments: Moments, question: Question) -> CrossValidation:
+def _tune(moments: Moments | Rows, question: Question) -> CrossValidation:
     if question.explained is not None:
         return validated_for_share(moments, question.most, question.problem, lams=question.lams)
     rule: dict[str, Any] = {"one_se": question.one_se, "fixed_k": not question.choose_k}
@@ -253,7 +250,4 @@ def _tune(moments: Moments, question: Question) -> CrossValidation:
 
 
 def _select(source: Moments | Rows, question: Question) -> Selection:
-    problem = question.problem.at(float(question.lam or 0.0))
-    if isinstance(source, Moments):
-        return answered(source, question.most, problem)[0]
-    return answered_from_rows(source, question.most, problem)[0][0]
+    return answered_by(source, question.most, question.problem.at(float(question.lam or 0.0)))[0]

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.noise import with_signals
-from rgcss_dask.core.solver.bases import base_of
+from rgcss_dask.core.solver.bases import Wide, base_of
 from rgcss_dask.core.solver.gram import Base, Gram
 
 Array = NDArray[np.float64]
@@ -38,9 +38,9 @@ class Preparation:
     mu_rest: Array | None  # (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
     noise: Array | None = None  # (n,) variance of the noise in each column, before it is divided
 
-    def base(self, moments: Moments) -> Base:
+    def base(self, moments: Moments | Wide) -> Base:
         """Return the Gram of moments, these or others, that are prepared so; where there is noise, with the signals."""
-        if self.noise is None:
+        if self.noise is None or not isinstance(moments, Moments):
             return base_of(moments, self.mu, self.sigma, rest=self.mu_rest)
         G = moments.gram(self.mu, self.sigma, rest=self.mu_rest)
         return Gram(with_signals(G, moments.weight * self.noise / self.sigma**2))

@@ -18,7 +18,7 @@ from rgcss_dask.core.names import column_indices
 from rgcss_dask.core.noise import checked_noise
 from rgcss_dask.core.objective import ALL, Bounds, Objective, objective_named
 from rgcss_dask.core.preparation import Center, Preparation, Prepares, Scale
-from rgcss_dask.core.solver.bases import base_of
+from rgcss_dask.core.solver.bases import Wide, base_of
 from rgcss_dask.core.solver.gram import Base
 from rgcss_dask.core.spectrum import Spectrum
 from rgcss_dask.core.stop import Stop
@@ -76,12 +76,12 @@ class Problem:
         include, exclude = (column_indices(given, n, names) for given in (self.include, self.exclude))
         return replace(self, include=include, exclude=exclude, aims=self.aims.by_index(n, names))
 
-    def settled(self, moments: Moments) -> Problem:
+    def settled(self, moments: Moments | Wide) -> Problem:
         """Return the same problem with all that has to be learnt from these moments: noise, and weights for shares."""
         if self.is_settled:
             return self
         asked = self.by_index(moments.n, moments.names)
-        if asked.aims.noise is not None:
+        if asked.aims.noise is not None and isinstance(moments, Moments):
             asked = replace(asked, objective=ALL.name, aims=replace(asked.aims, noise=_noise(asked.aims, moments)))
         if len(asked.aims.targets):
             base = base_of(moments, self.center, self.scale)
@@ -109,8 +109,8 @@ class Problem:
         rest = source.mean_rest if takes_means(self.center) else None
         return Preparation(mu, sigma, rest, self.aims.noise)
 
-    def base(self, moments: Moments) -> Base:
-        """Return the Gram of these moments, prepared."""
+    def base(self, moments: Moments | Wide) -> Base:
+        """Return the Gram of these moments, or rows, prepared."""
         if self.aims.noise is not None:
             return self.preparation(moments).base(moments)
         return base_of(moments, self.center, self.scale)

@@ -19,6 +19,7 @@ from rgcss_dask.core.problem import Lambdas, Problem
 from rgcss_dask.core.result import Tuning
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver.greedy import solve
+from rgcss_dask.core.wide import Rows, solved
 from rgcss_dask.core.words import counted, digits
 from rgcss_dask.runtime.blas import single_threaded_blas
 
@@ -220,7 +221,7 @@ def _edge_words(result: CrossValidation) -> str:
 
 
 def validate(
-    moments: Moments,
+    moments: Moments | Rows,
     k: int,
     problem: Problem,
     *,
@@ -237,7 +238,7 @@ def validate(
     with single_threaded_blas():  # thin products: on a busy machine threads make them many times slower
         parts = [
             _hold_out(i, fold, rest, k, problem.at(grid * (rest.weight if per_row else 1.0)))
-            for i, (fold, rest) in enumerate(zip(folds, leave_one_out(folds), strict=True))
+            for i, (fold, rest) in enumerate(zip(folds, outside_folds(moments), strict=True))
         ]
     losses = {what: np.stack([part.loss[what] for part in parts], axis=2) for what in OBJECTIVES}
     start = np.array([part.start for part in parts])
@@ -259,7 +260,7 @@ def validate(
         one_se=one_se,
         lam=lam,
         k=size,
-        selection=solve(moments, size, problem.at(lam))[0],
+        selection=solved(moments, size, problem.at(lam)),
         fixed_k=fixed_k,
     )
 
@@ -274,7 +275,7 @@ class _HeldOut:
 
 
 def _lambdas(
-    moments: Moments, k: int, problem: Problem, lams: Lambdas | None, lam_per_row: Lambdas | None
+    moments: Moments | Rows, k: int, problem: Problem, lams: Lambdas | None, lam_per_row: Lambdas | None
 ) -> tuple[Array, bool]:
     """Return the grid, and whether its values are per row."""
     if lams is not None and lam_per_row is not None:
@@ -286,7 +287,7 @@ def _lambdas(
     return default_grid(problem.base(moments).core() / moments.weight, k), True
 
 
-def _hold_out(index: int, fold: Moments, rest: Moments, k: int, problem: Problem) -> _HeldOut:
+def _hold_out(index: int, fold: Moments | Rows, rest: Moments | Rows, k: int, problem: Problem) -> _HeldOut:
     """Select on ``rest`` for all lambdas and measure every prefix on ``fold``, prepared as ``rest`` was."""
     G, B = problem.base(rest), problem.preparation(rest).base(fold)
     norms = B.diagonal * B.unit
@@ -320,6 +321,11 @@ def _too_few(index: int, k: int, rank: int) -> ValueError:
         f"k must be at most {rank} with lambda = 0: the rows outside fold {index} span no more columns than that; "
         f"got k={k}. Use a smaller k, or leave 0 out of the lambdas."
     )
+
+
+def outside_folds(source: Moments | Rows) -> Iterator[Moments | Rows]:
+    """Yield for each fold what was not in it."""
+    yield from source.outside_folds() if isinstance(source, Rows) else leave_one_out(source.folds)
 
 
 def leave_one_out(folds: Sequence[Moments], rest: Moments | None = None) -> Iterator[Moments]:
@@ -433,8 +439,8 @@ def _over(losses: Array, best: ArrayLike) -> Array:
     return np.asarray(np.divide(losses, best, out=worse, where=best > 0))
 
 
-def _checked_folds(moments: Moments) -> tuple[Moments, ...]:
-    folds: tuple[Moments, ...] = getattr(moments, "folds", ())
+def _checked_folds(moments: Moments | Rows) -> tuple[Moments | Rows, ...]:
+    folds: tuple[Moments | Rows, ...] = getattr(moments, "folds", ())
     if len(folds) < 2:
         raise ValueError(
             f"cross-validation needs moments with 2 folds or more kept apart; got {len(folds)}. "

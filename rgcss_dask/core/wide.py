@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -34,6 +35,7 @@ class Rows:
     weights: NDArray[Any] | None = None  # (m,)
     names: tuple[str, ...] | None = None  # (n,)
     dropped: int = 0  # rows left out because of gaps
+    apart: NDArray[np.intp] | None = None  # (m,) the fold of each row
 
     @classmethod
     def of(
@@ -43,22 +45,23 @@ class Rows:
         *,
         nan: str = "raise",
         names: tuple[str, ...] | None = None,
+        apart: NDArray[np.intp] | None = None,
     ) -> Rows:
         """Copy the rows and treat gaps as a pass would: ``"raise"``, ``"drop"`` or ``"mean"``."""
         X = np.array(plain(block))
         w = None if weights is None else checked_weights(weights, len(X))
         good = np.isfinite(X)
         if good.all():
-            return cls(X, w, names)
+            return cls(X, w, names, apart=apart)
         if nan == "drop":
             keep = good.all(axis=1)
             if not keep.any():
                 raise ValueError(f"no row is left to add up; {len(X):,} were dropped because of gaps.")
-            return cls(X[keep], None if w is None else w[keep], names, int(np.sum(~keep)))
+            return cls(X, w, names, int(np.sum(~keep)), apart)._taken(keep)
         if nan == "raise" or np.isinf(X).any():
             row, column = (int(i) for i in np.argwhere(~good if nan == "raise" else np.isinf(X))[0])
             raise NotFiniteError(row, column, float(X[row, column]), name=None if names is None else names[column])
-        return cls(_filled(X, w), w, names)
+        return cls(_filled(X, w), w, names, apart=apart)
 
     def __repr__(self) -> str:
         return f"<{counted(self.rows, 'row')} of {counted(self.n, 'column')}>"
@@ -97,9 +100,37 @@ class Rows:
         whole = [np.zeros(p.n) if rest is None else rest for p, rest in zip(self._strips, rests, strict=True)]
         return np.concatenate(whole)
 
+    @property
+    def folds(self) -> tuple[Rows, ...]:
+        """The rows of each fold, if there are folds."""
+        count = 0 if self.apart is None else int(self.apart.max()) + 1
+        return tuple(self._taken(self.apart == fold) for fold in range(count))
+
+    def outside_folds(self) -> Iterator[Rows]:
+        """Yield for each fold the rows of all others."""
+        for fold in range(len(self.folds)):
+            yield self._taken(self.apart != fold)
+
+    def _taken(self, mask: Any) -> Rows:
+        kept = (None if values is None else values[mask] for values in (self.weights, self.apart))
+        weights, apart = kept
+        return replace(self, block=self.block[mask], weights=weights, apart=apart)
+
     def moments(self) -> Moments:
-        """Form the n x n moments after all."""
-        return replace(Moments.of(self.block, self.weights, names=self.names), dropped=self.dropped)
+        """Form the n x n moments after all, those of folds too."""
+        whole = Moments.of(self.block, self.weights, names=self.names)
+        folds = tuple(replace(fold, apart=None).moments() for fold in self.folds)
+        return replace(whole, dropped=self.dropped, folds=folds)
+
+    def base(
+        self,
+        center: bool | ArrayLike = False,
+        scale: float | str | ArrayLike | None = None,
+        *,
+        rest: Array | None = None,
+    ) -> Factor:
+        """Return the prepared rows as a factor; ``rest`` as for `Moments.gram`."""
+        return Factor(self.factor(center, *self.preparation(center, scale), rest=rest))
 
     def preparation(self, center: bool | ArrayLike, scale: float | str | ArrayLike | None) -> tuple[Array, Array]:
         """Resolve ``center`` and ``scale`` to (mu, sigma), as `Moments.preparation` does."""
@@ -109,13 +140,15 @@ class Rows:
         mu, sigma = zip(*pairs, strict=True)
         return np.concatenate(mu), np.concatenate(sigma)
 
-    def factor(self, center: bool | ArrayLike, mu: Array, sigma: Array) -> Array:
+    def factor(self, center: bool | ArrayLike, mu: Array, sigma: Array, *, rest: Array | None = None) -> Array:
         """Return the prepared rows, each times the root of its weight: F with F'F the prepared Gram, (m, n)."""
         F: Array = difference(self.block, mu, np.empty(self.block.shape))
         if takes_means(center):
             # The mean of 64-bit integers need not be a float64 number.
             F -= np.concatenate([part.shift - part.mean + part.total / part.weight for part in self._strips])
             F[:, self.spread == 0] = 0.0
+        elif rest is not None:
+            F -= rest
         F /= sigma
         if self.weights is not None:
             F *= np.sqrt(self.weights)[:, None]
@@ -140,12 +173,22 @@ def select_from_rows(rows: Rows, k: int, problem: Problem, *, bound: bool = Fals
 
     Time O(k m n) and memory O(m n): for m < n less than a Gram would take.
     """
-    prepared = problem.preparation(rows)
-    base = Factor(rows.factor(problem.center, prepared.mu, prepared.sigma))
+    prepared, base = problem.preparation(rows), rows.base(problem.center, problem.scale)
     (picked,) = solve(base, k, problem.by_index(rows.n, rows.names).prepared(rows.n), bound=bound)
     names = None if rows.names is None else tuple(rows.names[i] for i in picked.columns)
     weights = evaluate.weights_from_rows(base.rows(picked.columns), picked.columns, picked.lams)
     return replace(picked, names=names, all_names=rows.names, **prepared.known), weights
+
+
+def weights_on(rows: Rows, picked: Selection, problem: Problem) -> Array:
+    """Return the weights (k, n) of what was picked from rows for a problem."""
+    GS = rows.base(problem.center, problem.scale).rows(picked.columns)
+    return evaluate.weights_from_rows(GS, picked.columns, picked.lams)
+
+
+def solved(source: Moments | Rows, k: int, problem: Problem) -> Selection:
+    """Answer a problem of one lambda, whichever the source is."""
+    return select_from_rows(source, k, problem)[0] if isinstance(source, Rows) else solve(source, k, problem)[0]
 
 
 def _filled(X: NDArray[Any], weights: NDArray[Any] | None) -> NDArray[Any]:

@@ -18,7 +18,9 @@ from rgcss_dask.core.objective import objective_named
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.stop import Stop
 from rgcss_dask.core.tuning import CrossValidation
+from rgcss_dask.core.wide import Rows
 from rgcss_dask.questions import rank_outside_folds, validated, validated_for_share
+from rgcss_dask.scanning.given import are_few
 from rgcss_dask.selecting import DEFAULT_COLUMNS, TRIED_COLUMNS, most_columns, stop_at
 
 DEFAULT_FOLDS = 5
@@ -149,7 +151,7 @@ class Parameters:
 
     def is_wide(self, shape: tuple[int, ...]) -> bool:
         """Tell whether to work on the rows themselves: fewer than columns, and no Gram is needed."""
-        return shape[0] < shape[1] and self.needs_no_folds and not self.refine and self._suits_rows
+        return are_few(shape) and not self.refine and self._suits_rows
 
     @property
     def needs_noise(self) -> bool:
@@ -160,7 +162,7 @@ class Parameters:
     def _suits_rows(self) -> bool:
         return self.target is None and self.problem.aims.suit_rows
 
-    def tuned(self, moments: Moments) -> CrossValidation | None:
+    def tuned(self, moments: Moments | Rows) -> CrossValidation | None:
         """Choose what is to be chosen by cross-validation."""
         if not self.tunes:
             return None
@@ -178,7 +180,7 @@ class Parameters:
             )
         return found
 
-    def _most(self, moments: Moments) -> int:
+    def _most(self, moments: Moments | Rows) -> int:
         """Return the most columns to try: with lambda = 0 no more than the rows of any training fold span."""
         free = self.problem.free(moments.n, moments.names)
         most = max(min(TRIED_COLUMNS, free), len(_given(self.include)))

@@ -14,7 +14,7 @@ from rgcss_dask.core.partial_sums import PartialSums
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.tuning import CrossValidation
-from rgcss_dask.core.wide import Rows
+from rgcss_dask.core.wide import Rows, weights_on
 from rgcss_dask.estimator.fitted import TellsItsResult
 from rgcss_dask.estimator.parameters import Parameters
 from rgcss_dask.questions import answered, answered_from_rows, improved, weights
@@ -68,11 +68,18 @@ class Picks(TellsItsResult):
 
     def _pick_from_rows(self, rows: Rows) -> Self:
         """Select from fewer rows than columns, and store the result."""
-        most = self._asked.count(rows.n, rows.names)
-        (picked,), (weights,) = answered_from_rows(rows, most, self._asked.problem)
+        asked = self._asked
+        self.__dict__.pop("cv_results_", None)
+        most = 0 if asked.chooses_count else asked.count(rows.n, rows.names)
+        tuned = asked.tuned(rows)
+        if tuned is None:
+            (picked,), (found,) = answered_from_rows(rows, most, asked.problem)
+        else:
+            picked, self.cv_results_ = tuned.selection, tuned
+            found = weights_on(rows, picked, asked.problem)
         self._moments, self._rows, self._parts = None, rows, None
-        warn_of_shortfall(picked, self._asked.share, most)
-        return self._store(picked, weights, rows.preparation(True, None)[0])
+        warn_of_shortfall(picked, asked.share, most)
+        return self._store(picked, found, rows.preparation(True, None)[0])
 
     def _store(self, picked: Selection, weights: Array, mean: Array) -> Self:
         n = self.n_features_in_  # behind them stand the columns of y, where these are the target

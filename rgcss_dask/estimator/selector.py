@@ -22,7 +22,7 @@ from rgcss_dask.core.rebuild import Take
 from rgcss_dask.core.stop import Stop
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.estimator.columns import is_frame, labels, refuse_wrapping, row_weights
-from rgcss_dask.estimator.in_memory import moments_in_memory
+from rgcss_dask.estimator.in_memory import folds_in_memory, moments_in_memory
 from rgcss_dask.estimator.labelled import labelled, rebuilt_field
 from rgcss_dask.estimator.supervised import CarriesY
 from rgcss_dask.questions import loss_and_start
@@ -206,8 +206,9 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
         if self.target is not None:
             return self._fit_to(data, y, sample_weight)
         if wide and not lazy.is_stored(sample_weight):  # less memory than the Gram, also to be read
+            apart = folds_in_memory(data, y, self._asked)  # refused before the reading
             block = data.read(0, data.shape[0]) if isinstance(data, Source) else dense(data)
-            return self._pick_from_rows(Rows.of(block, sample_weight, nan=self.nan, names=self._names()))
+            return self._pick_from_rows(Rows.of(block, sample_weight, nan=self.nan, names=self._names(), apart=apart))
         return self._pick(self._read(data, y, sample_weight))
 
     def _read(self, data: Any, y: Any, sample_weight: Any) -> Moments:

@@ -12,17 +12,22 @@ from numpy.typing import NDArray
 from rgcss_dask.archive import archive as archives
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core.errors import WrongKindError
+from rgcss_dask.core.hashing import fold_of
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.plan import Options, check_counts
 from rgcss_dask.core.solver.gram import Factor, checked_gram
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.io.retry import StoreError
+from rgcss_dask.runtime.memory_limit import default_budget
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.in_memory import FrameSource, SparseSource
 from rgcss_dask.sources.lazy_columns import is_stored
 from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.row_vectors import RowVector
+
+ROW_COPIES = 4  # of rows in double precision: the rows, a factor, its residual, and products
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +69,25 @@ def given(
         return Given(moments, provenance_from(folder.address, record))
     source = open_source(data)
     provenance = {"address": source.address, "shape": list(source.shape), "dtype": str(source.dtype)}
-    if not (needs_moments or folds) and source.shape[0] < source.shape[1]:
+    if not needs_moments and are_few(source.shape):
         w = None if weights is None else _weights(weights, source)
-        return Given(Rows.of(source.read(0, source.shape[0]), w, nan=nan, names=source.names), provenance)
+        return Given(rows_of(source, w, nan=nan, folds=folds), provenance)
     moments = scan(source, folds=folds, noise=noise, nan=nan, weights=weights, progress=progress)
     return Given(moments, provenance)
+
+
+def are_few(shape: tuple[int, ...], budget: int | None = None) -> bool:
+    """Tell whether rows are fewer than columns, and fit into memory with what is made of them, sparse ones too."""
+    m, n = shape
+    return m < n and ROW_COPIES * m * n * 8 <= (default_budget() if budget is None else budget)
+
+
+def rows_of(source: Source, weights: Any = None, *, nan: str = "raise", folds: int | None = None) -> Rows:
+    """Read all rows of a matrix that has fewer of them than columns, in the folds that a pass would make."""
+    m = source.shape[0]
+    check_counts(m, Options(folds=folds or 0, nan=nan))
+    apart = fold_of(np.arange(m, dtype=np.uint64), folds, seed=0).astype(np.intp) if folds else None
+    return Rows.of(source.read(0, m), weights, nan=nan, names=source.names, apart=apart)
 
 
 def is_archive(address: str, storage_options: dict[str, Any] | None = None) -> bool:

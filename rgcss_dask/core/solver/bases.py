@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,14 +16,38 @@ from rgcss_dask.core.solver.gram import Base, Factor, Gram
 Array = NDArray[np.float64]
 
 
+class Wide(Protocol):
+    """Rows that are fewer than columns, which make a base without their Gram."""
+
+    @property
+    def n(self) -> int:
+        """Number of columns."""
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Their names."""
+
+    @property
+    def mean_rest(self) -> Array | None:
+        """What float64 rounds off the means, where that counts."""
+
+    def preparation(self, center: Any, scale: Any) -> tuple[Array, Array]:
+        """Resolve what was asked for to vectors."""
+
+    def base(self, center: Any, scale: Any, *, rest: Array | None) -> Factor:
+        """Return the prepared rows as a factor."""
+
+
 def base_of(
-    moments: Moments,
+    moments: Moments | Wide,
     center: bool | ArrayLike = False,
     scale: float | str | ArrayLike | None = None,
     *,
     rest: Array | None = None,
 ) -> Base:
-    """Return the prepared Gram in the form in which these moments know it; see `Moments.gram`."""
+    """Return the prepared Gram in the form in which these moments, or rows, know it; see `Moments.gram`."""
+    if not isinstance(moments, Moments):
+        return moments.base(center, scale, rest=rest)
     if isinstance(moments, Band):
         return BandRows(*moments.prepared(center, scale, rest=rest), moments.index)
     if isinstance(moments, Sketch):
