@@ -130,7 +130,13 @@ question_options = _together(
         help="Columns to take first, by name or index, with commas between them; may be given several times.",
     ),
     click.option("--exclude", metavar="COLUMNS", multiple=True, help="Columns never to take, likewise."),
-    click.option("--refine", is_flag=True, help="Exchange picked columns while that lowers the loss."),
+    click.option(
+        "--refine/--no-refine",
+        default=None,
+        help="Swap picked columns for others while that lowers the loss, or not; by default where it takes seconds.",
+    ),
+    click.option("--effort", type=click.IntRange(0), metavar="N", help="Search N more times for better swaps."),
+    click.option("--exact", is_flag=True, help="Search all subsets for the best one, for a minute at most."),
     click.option(
         "--stop-loss",
         type=click.FloatRange(0, 1),

@@ -16,6 +16,7 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import as_written
 from rgcss_dask.core.plan import size
 from rgcss_dask.core.problem import Problem
+from rgcss_dask.core.refinement import swaps_asked
 from rgcss_dask.core.result import Result
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.stop import Stop
@@ -54,7 +55,9 @@ class Question:
     scale: float | str | None = None
     include: tuple[Any, ...] = ()
     exclude: tuple[Any, ...] = ()
-    refine: bool = False
+    refine: bool | None = None  # swaps; None: where they take a second or two, and of rows that have a Gram
+    effort: int | None = None  # how many more searches to make from other picks
+    exact: bool = False  # search all subsets, for a minute at most
     stop_loss: float | None = None  # end when so small a share of the loss is left
     stop_bound: float | None = None  # end when the loss is at most so many times the lower bound
     paper_bound: bool = False  # work out the paper's bound too, which needs all eigenvalues
@@ -66,6 +69,11 @@ class Question:
         if self.k is None:
             raise RuntimeError("how many columns to pick depends on how many there are")
         return self.k
+
+    @property
+    def searches(self) -> bool:
+        """Whether to search for better picks at any cost."""
+        return bool(self.refine or self.effort or self.exact)
 
     @property
     def problem(self) -> Problem:
@@ -198,10 +206,8 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
     else:
         picked = _select(source, question)
     warn_of_shortfall(picked, question.explained, question.most)
-    if question.refine and isinstance(source, Moments):
-        better = improved(picked, source, question.problem)
-        say(str(better))
-        picked = better.selection
+    if isinstance(source, Moments) and (question.searches or swaps_asked(question.refine, picked.n, picked.k)):
+        picked = _improved(picked, source, question, say)
     trust = None
     if isinstance(source, Moments) and source.groups and picked.k:
         trust = resampled(source, picked.k, question.problem.at(picked.lam)).summary
@@ -210,9 +216,21 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
     return origin.result(picked, trust=trust, paper_bound=question.paper_bound)
 
 
+def _improved(picked: Selection, moments: Moments, question: Question, say: Say) -> Selection:
+    """Exchange picked columns for better ones, and say what that brought."""
+
+    def told(made: int, most: int, loss: float) -> None:
+        say(f"{made} of {most} more searches made; the lowest loss is {loss:.6g}.")
+
+    better = improved(picked, moments, effort=question.effort or 0, exact=question.exact, told=told)
+    if better.swaps or question.searches:
+        say(better.sentence)
+    return better.selection
+
+
 def _fitting(rows: Rows, question: Question, say: Say) -> Moments | Rows:
     """Return moments in the place of rows if what is asked needs them."""
-    if not question.refine and question.aims.suit_rows:
+    if not question.searches and question.aims.suit_rows:
         return rows
     say(f"What is asked needs the Gram of all {rows.n:,} columns: forming it from the rows.")
     noise, folds = isinstance(question.aims.noise, str), len(rows.folds) or None

@@ -50,10 +50,21 @@ def test_moments_are_those_of_the_matrix(folder):
     assert (len(moments.folds), len(moments.groups)) == (4, 12)
 
 
+def _three(moments):
+    return rg.cross_validate(moments, 3, center=True, fixed_k=True).selection
+
+
 def test_a_result_is_what_the_library_gives(folder):
     result = rg.load_result(folder / "r.json")
-    tuned = rg.cross_validate(rg.load(folder / "m.zarr"), 6, center=True, fixed_k=True)
-    assert list(result.selection.columns) == list(tuned.selection.columns)
+    moments = rg.load(folder / "m.zarr")
+    tuned = rg.cross_validate(moments, 6, center=True, fixed_k=True)
+    assert list(result.selection.columns) == list(rg.refine(tuned.selection, moments).columns)
+    done = rgcss("select", "m.zarr", "-k", 6, "--center", "--no-refine", "--json", cwd=folder)
+    assert json.loads(done.stdout)["columns"] == list(tuned.selection.columns)
+    done = rgcss("select", "m.zarr", "-k", 3, "--center", "--effort", 8, "--exact", "--json", cwd=folder)
+    assert json.loads(done.stdout)["columns"] == list(rg.refine(_three(moments), moments, exact=True).columns)
+    assert "8 of 8 more searches made" in done.stderr
+    assert "Proved to be the best 3 columns" in done.stderr
     assert result.selection.lam == tuned.lam
     assert result.tuning.folds == 4
     assert result.trust.resamples == 100

@@ -95,7 +95,7 @@ def same(a, b, tol=1e-12):
 
 
 def test_attributes_of_a_fit(X):
-    e = RGCSS(5, lam=2.0, center=True).fit(X)
+    e = RGCSS(5, lam=2.0, center=True, refine=False).fit(X)
     picked = rg.select(rg.Moments.of(X), 5, lam=2.0, center=True, bound=True)
     assert list(e.selected_) == list(picked.columns)
     assert list(e.ranking_[e.selected_]) == [1, 2, 3, 4, 5]
@@ -109,7 +109,7 @@ def test_attributes_of_a_fit(X):
 
 def test_picks_are_those_of_brute_force(X):
     A = X - X.mean(axis=0)
-    e = RGCSS(4, center=True).fit(X)
+    e = RGCSS(4, center=True, refine=False).fit(X)
     for t in range(4):
         best = min(
             oracle.loss(A, [*e.selected_[:t], j], 1.0, "unselected") for j in range(20) if j not in e.selected_[:t]
@@ -249,7 +249,7 @@ def test_the_wide_path_is_taken_and_gives_the_same(wide, how, monkeypatch):
     for objective in ("unselected", "all"):
         e = RGCSS(12, lam=0.7, objective=objective, **how).fit(wide)
         assert e._moments is None
-        ref = RGCSS(12, lam=0.7, objective=objective, **how).fit_moments(moments)
+        ref = RGCSS(12, lam=0.7, objective=objective, refine=False, **how).fit_moments(moments)
         same(ref, e)
         np.testing.assert_allclose(e.bound_path_, ref.bound_path_, atol=1e-9 * ref.selection_.start)
         assert e.score(wide) == pytest.approx(ref.score(wide), rel=1e-9)
@@ -263,7 +263,7 @@ def test_the_wide_path_with_weights_gaps_constants_and_names(wide):
     w = np.arange(30) % 3
     for nan in ("drop", "mean"):
         e = RGCSS(8, nan=nan, center=True, scale="std", include=["C2"], exclude=["C4"]).fit(gaps, sample_weight=w)
-        ref = RGCSS(8, nan=nan, center=True, scale="std", include=["C2"], exclude=["C4"])
+        ref = RGCSS(8, nan=nan, center=True, scale="std", include=["C2"], exclude=["C4"], refine=False)
         ref.fit_moments(rg.scan(gaps, nan=nan, weights=w))
         same(ref, e, tol=1e-11)
         assert e.selected_[0] == 2
@@ -304,8 +304,22 @@ def test_splitters_of_scikit_learn(X):
         RGCSS(4, lam="cv", cv=KFold(4)).fit(da.from_array(X))
 
 
+def test_columns_are_swapped_by_default_where_that_is_cheap(X, monkeypatch):
+    greedy, default = (GCSS(5, center=True, include=[3], **how).fit(X) for how in ({"refine": False}, {}))
+    swapped = rg.refine(greedy.selection_, greedy.moments_)
+    assert swapped.swaps > 0
+    assert default.selected_.tolist() == swapped.columns.tolist()
+    assert default.selected_[0] == 3
+    np.testing.assert_allclose(default.coef_, swapped.selection.weights(greedy.moments_))
+    monkeypatch.setattr("rgcss_dask.core.refinement.CHEAP", 20 * 20 * 5 - 1)
+    assert GCSS(5, center=True, include=[3]).fit(X).selected_.tolist() == greedy.selected_.tolist()
+    for more in ({"effort": 5}, {"exact": True}, {"refine": True}):
+        assert GCSS(5, center=True, include=[3], **more).fit(X).loss_path_[-1] <= default.loss_path_[-1]
+    assert GCSS(5, center=True, exact=True).fit(X).selection_.certificate.optimal
+
+
 def test_refinement_never_loses(X):
-    greedy, refined = GCSS(5).fit(X), GCSS(5, refine=True).fit(X)
+    greedy, refined = GCSS(5, refine=False).fit(X), GCSS(5, refine=True).fit(X)
     assert refined.loss_path_[-1] <= greedy.loss_path_[-1]
     assert oracle.loss(X, list(refined.selected_), 0.0, "unselected") == pytest.approx(refined.loss_path_[-1], rel=1e-9)
 

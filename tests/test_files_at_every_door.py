@@ -89,7 +89,7 @@ def test_an_npy_is_scanned_as_it_is(capsys):
     assert not cli.main(["scan", "x.npy", "-o", "m.zarr", "--folds", "3"], standalone_mode=False)
     assert not cli.main(["select", "x.npy", "-k", "2", "--lam", "1", "--json"], standalone_mode=False)
     picked = json.loads(capsys.readouterr().out.splitlines()[-1])["columns"]
-    assert picked == rg.select(rg.load("m.zarr"), 2, lam=1.0).columns.tolist()
+    assert picked == rg.select(rg.load("m.zarr"), 2, lam=1.0, refine=True).columns.tolist()
     Path("x.npy").write_bytes(b"\x93NUMPY")
     with pytest.raises(ValueError, match=r"x\.npy must be whole"):
         rg.scan("x.npy")

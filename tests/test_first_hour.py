@@ -63,8 +63,10 @@ def test_a_share_takes_the_same_columns_at_every_door(run, share, lam):
     stored("a.zarr", frame)
     folds = ["--folds", 5] if lam == "cv" else []
     run("scan", "a.zarr", "-o", "m.zarr", *folds)
-    found = rg.select("m.zarr", explained=share, lam=lam, center=True)
-    assert found.explained[-1] >= share > found.explained[-2]
+    plain = rg.select("m.zarr", explained=share, lam=lam, center=True)
+    assert plain.explained[-1] >= share > plain.explained[-2]
+    found = rg.select("m.zarr", explained=share, lam=lam, center=True, refine=True)
+    assert len(found) == len(plain)
     options = ["--explained", share, "--lam", lam, "--center", "--json"]
     assert json.loads(run("select", "m.zarr", *options))["names"] == list(found.names)
     assert json.loads(run("select", "a.zarr", *options))["names"] == list(found.names)

@@ -166,7 +166,7 @@ def test_as_many_columns_as_explain_a_share(lam, share):
 def test_lambda_is_chosen_for_as_many_columns_as_the_share_takes():
     """For all columns every lambda leaves nothing, so that the largest would win; it may need twice the columns."""
     X = rows(n=30, m=400)
-    found = rg.select(X, explained=0.8, lam="cv", center=True)
+    found = rg.select(X, explained=0.8, lam="cv", center=True, refine=True)
     tuned = rg.cross_validate(rg.scan(X, folds=5), 30, center=True)
     fewest = min(rg.select(X, explained=0.8, lam=lam, center=True).k for lam in tuned.lams)
     assert found.lam == tuned.best_lam(fewest)
@@ -218,7 +218,7 @@ def test_several_lambdas_with_a_share():
 
 def test_a_share_in_the_estimator():
     e = rg.RGCSS(0.9, center=True).fit(A)
-    want = rg.select(A, explained=0.9, center=True)
+    want = rg.select(A, explained=0.9, center=True, refine=True)
     assert e.selected_.tolist() == want.columns.tolist()
     assert rg.RGCSS(np.float64(0.9), center=True).fit(A).selected_.tolist() == want.columns.tolist()
     assert rg.RGCSS(0.9, lam="cv").fit(A).selection_.explained[-1] >= 0.9

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dask
-from dask import threaded
+from dask import local, threaded
 from distributed import Client, Future, get_worker
 
 from rgcss_dask.cluster.progress import Reporter
@@ -82,7 +82,10 @@ class ThreadReport:
 
 
 def run_on_threads(graph: Graph, key: str, report: ThreadReport, threads: int) -> Any:
-    """Compute a key of the graph in this process; no thread is left behind."""
+    """Compute a key of the graph in this process; no thread is left behind, and none begun where one does it all."""
+    if threads == 1:
+        with single_threaded_blas(), freed_memory_kept():
+            return local.get_sync(graph, key)
     with single_threaded_blas(), freed_memory_kept(), ThreadPoolExecutor(threads, "rgcss") as pool:
         try:
             return threaded.get(graph, key, pool=pool)

@@ -30,6 +30,8 @@ from rgcss_dask.runtime.blas import single_threaded_blas
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
+# Up to this n^2 k swaps are made unasked: that takes a second or two on two cores.
+CHEAP = 2**28
 # Swaps of a sweep that may bring nothing, after those made before them, until all are scored anew.
 _FAILED = 4
 
@@ -126,6 +128,11 @@ def improve(
         refined = ground.selection(ground.in_order(best.columns) if wide else best.columns)
     refined = replace(refined, certificate=proved) if exact else refined
     return Refinement(refined, first.start, best.loss, swaps, best.sweeps, best.settled, tries)
+
+
+def swaps_asked(refine: bool | None, n: int, k: int) -> bool:
+    """Say whether to swap: as asked for, and where nothing was said if it is cheap."""
+    return n * n * k <= CHEAP if refine is None else refine
 
 
 class _Ground:

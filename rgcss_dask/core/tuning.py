@@ -27,6 +27,8 @@ Array = NDArray[np.float64]
 
 # Held-out losses closer than this share of the held-out squared norm are equal.
 TIE = 1e-12
+# A held-out loss that is higher by no more than this share of it is as good, however sure the difference is.
+FLAT = 1e-3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -122,6 +124,20 @@ class CrossValidation(AboutSelection):
         return float(self.lams[_choose(self.held_out_loss, self.start, self.weight, one_se, least=k, most=k)[0]])
 
     @property
+    def valley(self) -> tuple[int, int]:
+        """The first and the last of the lambdas around the chosen one that do as well, for the chosen number of columns.
+
+        Their held-out loss is higher by no more than the standard error of the difference, fold by fold, or by a
+        thousandth.
+        """
+        losses = self.held_out_loss[:, self.k - 1]
+        more, error = mean_and_error(losses - losses[self._at], self.weight)
+        worse = np.flatnonzero(more > np.maximum(error, FLAT * self.mean[self._at, self.k - 1]))
+        below, above = worse[worse < self._at], worse[worse > self._at]
+        first = int(below[-1]) + 1 if len(below) else 0
+        return first, int(above[0]) - 1 if len(above) else len(self.lams) - 1
+
+    @property
     def tried(self) -> int:
         """The most columns that were tried."""
         return self.held_out_loss.shape[1]
@@ -211,13 +227,26 @@ def _size_words(result: CrossValidation) -> str:
 
 
 def _edge_words(result: CrossValidation) -> str:
-    words = ""
-    if len(result.lams) > 1 and result._at in (0, len(result.lams) - 1):
-        which, more = ("smallest", "smaller") if result._at == 0 else ("largest", "larger")
-        words = f" This is the {which} lambda tried; a {more} one may be better still."
+    words = _valley_words(result)
     if result.at_the_cap:
         words += f" No more than {counted(result.tried, 'column')} were tried; more may be better still: raise k."
     return words
+
+
+def _valley_words(result: CrossValidation) -> str:
+    """Say which lambdas do as well as the chosen one, or that it lies at an edge where others may do better."""
+    lams, (first, last), end = result.lams, result.valley, len(result.lams) - 1
+    if end == 0 or (first == last and 0 < first < end):
+        return ""
+    if first == last:
+        which, more = ("smallest", "smaller") if first == 0 else ("largest", "larger")
+        return f" This is the {which} lambda tried; a {more} one may be better still."
+    where = f"from {digits(lams[first])} to {digits(lams[last])}"
+    if first == 0:
+        where = "that were tried" if last == end else f"up to {digits(lams[last])}"
+    elif last == end:
+        where = f"from {digits(lams[first])} on"
+    return f" All lambdas {where} do equally well."
 
 
 def validate(

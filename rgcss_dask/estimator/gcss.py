@@ -35,8 +35,12 @@ class GCSS(RGCSS):
         Columns that are never picked.
     cv : int, splitter or iterable of (train, test), default=None
         Folds kept apart in the pass.
-    refine : bool, default=False
-        Swap picked columns for others while that lowers the loss.
+    refine : bool, default=None
+        Swap picked columns for others while that lowers the loss; by default where that takes a second or two.
+    effort : int, default=0
+        How many more searches to make from other picks.
+    exact : bool, default=False
+        Search all subsets for the best one, for a minute at most.
     stop : Stop, default=None
         End early by loss or lower bound.
     where : {"scheduler", "worker", "client"}, default=None
@@ -77,7 +81,9 @@ class GCSS(RGCSS):
         include: Sequence[int] | Sequence[str] | None = None,
         exclude: Sequence[int] | Sequence[str] | None = None,
         cv: int | None = None,
-        refine: bool = False,
+        refine: bool | None = None,
+        effort: int = 0,
+        exact: bool = False,
         stop: Stop | None = None,
         where: str | None = None,
         pickle_parts: bool = False,
@@ -95,6 +101,8 @@ class GCSS(RGCSS):
             exclude=exclude,
             cv=cv,
             refine=refine,
+            effort=effort,
+            exact=exact,
             stop=stop,
             where=where,
             pickle_parts=pickle_parts,

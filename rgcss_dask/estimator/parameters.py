@@ -40,7 +40,9 @@ class Parameters:
     include: Any
     exclude: Any
     cv: Any
-    refine: bool
+    refine: bool | None
+    effort: int
+    exact: bool
     stop: Stop | None
     where: str | None
     pickle_parts: bool
@@ -151,7 +153,7 @@ class Parameters:
 
     def is_wide(self, shape: tuple[int, ...]) -> bool:
         """Tell whether to work on the rows themselves: fewer than columns, and no Gram is needed."""
-        return are_few(shape) and not self.refine and self._suits_rows
+        return are_few(shape) and not self.searches and self._suits_rows
 
     @property
     def needs_noise(self) -> bool:
@@ -161,6 +163,11 @@ class Parameters:
     @property
     def _suits_rows(self) -> bool:
         return self.target is None and self.problem.aims.suit_rows
+
+    @property
+    def searches(self) -> bool:
+        """Whether to search for better picks at any cost."""
+        return bool(self.refine or self.effort or self.exact)
 
     def tuned(self, moments: Moments | Rows) -> CrossValidation | None:
         """Choose what is to be chosen by cross-validation."""

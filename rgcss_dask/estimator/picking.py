@@ -12,6 +12,7 @@ from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.partial_sums import PartialSums
 from rgcss_dask.core.problem import Problem
+from rgcss_dask.core.refinement import swaps_asked
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows, weights_on
@@ -29,7 +30,9 @@ class Picks(TellsItsResult):
     """An estimator that picks as its parameters say."""
 
     nan: str
-    refine: bool
+    refine: bool | None
+    effort: int
+    exact: bool
     cv_results_: CrossValidation
     ranking_: NDArray[np.intp]
     loss_path_: Array
@@ -61,8 +64,8 @@ class Picks(TellsItsResult):
         else:
             picked, self.cv_results_ = tuned.selection, tuned
         warn_of_shortfall(picked, asked.share, most)
-        if self.refine:
-            picked = improved(picked, moments, asked.problem, where=self.where).selection
+        if asked.searches or swaps_asked(self.refine, picked.n, picked.k):
+            picked = improved(picked, moments, where=self.where, effort=self.effort, exact=self.exact).selection
         self._moments, self._rows, self._parts = moments, None, parts
         return self._store(picked, weights(picked, moments, where=self.where), moments.mean)
 

@@ -70,8 +70,15 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
     cv : int, splitter or iterable of (train, test), default=None
         Folds kept apart in the pass, 5 when something is tuned; with a number, rows fall into folds by a hash of
         theirs. Splitters of scikit-learn need the rows in memory, and must hold out each row once.
-    refine : bool, default=False
-        Exchange picked columns for others, after the greedy selection, while that lowers the loss.
+    refine : bool, default=None
+        Swap picked columns for others, after the greedy selection, while that lowers the loss. By default where that
+        takes a second or two: with n_features^2 k up to 2^28, and not with fewer rows than columns, as it needs the
+        Gram. False leaves the picks as they were made one by one.
+    effort : int, default=0
+        How many more searches to make from other picks, see `refine`: 12 to 20 are a good number.
+    exact : bool, default=False
+        Search all subsets for the best one, for a minute at most, see `refine`: up to 60 columns and 8 picks take
+        seconds.
     stop : Stop, default=None
         End before ``n_features_to_select`` by loss or lower bound, see `Stop`. Cross-validation compares all its
         paths to the end; the selection on all rows that follows stops.
@@ -138,7 +145,7 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
     >>> picked.transform(X).shape
     (1797, 8)
     >>> print(f"{picked.score(X):.2f}")
-    0.54
+    0.56
     """
 
     def __init__(
@@ -153,7 +160,9 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
         include: Sequence[int] | Sequence[str] | None = None,
         exclude: Sequence[int] | Sequence[str] | None = None,
         cv: int | None = None,
-        refine: bool = False,
+        refine: bool | None = None,
+        effort: int = 0,
+        exact: bool = False,
         stop: Stop | None = None,
         where: str | None = None,
         pickle_parts: bool = False,
@@ -170,6 +179,8 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
         self.exclude = exclude
         self.cv = cv
         self.refine = refine
+        self.effort = effort
+        self.exact = exact
         self.stop = stop
         self.where = where
         self.pickle_parts = pickle_parts

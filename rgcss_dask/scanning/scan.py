@@ -42,11 +42,14 @@ from rgcss_dask.io.outputs import refuse_inputs
 from rgcss_dask.io.sizes import parse_memory
 from rgcss_dask.scanning.tasks import Finish, PassJob, TaskNode, run_finish, run_merge, run_saved, run_span
 from rgcss_dask.sources.base import Reading, Source
+from rgcss_dask.sources.in_memory import ArraySource
 from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.row_vectors import RowVector
 from rgcss_dask.sources.xarray import along
 
 LOGGER = logging.getLogger("rgcss_dask")
+# Multiplications, of rows in memory, that one thread has done before others have begun: some 30 milliseconds of them.
+SMALL = 2**27
 
 
 def scan(
@@ -322,6 +325,13 @@ def make_request(
     )
 
 
+def _threads(request: Request) -> int:
+    """Return how many threads read: one for rows in memory so few that to begin others would take longer."""
+    geometry = request.plan.geometry
+    few = geometry.rows * geometry.columns**2 <= SMALL
+    return 1 if few and isinstance(request.source, ArraySource) else request.plan.concurrency
+
+
 def run(
     request: Request,
     *,
@@ -368,7 +378,7 @@ def run(
         LOGGER.info("reading %s, %d of them resumed, in %d spans", what, resumed, len(plan.spans))
         began = time.perf_counter()
         if client is None:
-            moments, reads = run_on_threads(graph, key, report, plan.concurrency)
+            moments, reads = run_on_threads(graph, key, report, _threads(request))
         elif stay:
             moments, reads = left_on_cluster(client, graph, key, report, reporter)
         else:
