@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 KIND = "rgcss_dask summary"
 
-SCAN = ("folds", "groups", "nan", "missing", "precision", "memory", "seed")
+SCAN = ("folds", "blocks", "groups", "nan", "missing", "precision", "memory", "seed")
 ASK = tuple(field.name for field in fields(Question) if field.name != "aims")
 AIMS = tuple(field.name for field in fields(Aims))
 ENDINGS = {"moments": ".moments.zarr", "result": ".json", "report": ".html"}

@@ -92,7 +92,7 @@ def cross_validate(
 
     Folds must differ from each other as new data will differ. `scan` assigns rows to folds one by one. Where
     neighbouring rows belong together (a time series, pictures of one person) such folds promise too much; then hold out
-    whole runs of rows: ``cross_validate(dataclasses.replace(moments, folds=moments.groups), k)``.
+    whole runs of rows: ``scan(source, folds=5, blocks=True)``.
 
     Parameters
     ----------

@@ -342,3 +342,24 @@ def test_the_way_on_at_the_command_line(tmp_path, capsys):
     grow(zarr.open_array(tmp_path / "a.zarr"), A[:3_000])
     run("scan", tmp_path / "a.zarr", "-o", tmp_path / "n.zarr", "--append")
     assert len(rg.load(tmp_path / "n.zarr").groups) == 42
+
+
+def test_folds_may_be_runs_of_neighbouring_rows(tmp_path):
+    A = some_rows(3_000)
+    array, archive = stored(tmp_path / "a.zarr", A), tmp_path / "m.zarr"
+    asked = {"folds": 4, "blocks": True, "archive": archive}
+    moments = rg.scan(tmp_path / "a.zarr", groups=3, **asked)
+    check_moments(moments, A)
+    for k, fold in enumerate(moments.folds):
+        check_moments(fold, A[750 * k : 750 * (k + 1)])
+    assert rg.load(archive).folds[1].rows == 750
+    assert rg.scan(tmp_path / "a.zarr", groups=3, **asked).rows == 3_000  # the same pass: it is loaded
+    with pytest.raises(ValueError, match="blocks"):
+        rg.scan(tmp_path / "a.zarr", folds=4, groups=3, archive=archive)
+    part = rg.scan(A, rows=slice(1_000, 1_400), folds=4, blocks=True)
+    check_moments(part.folds[3], A[1_300:1_400])
+    grow(array, some_rows(500))
+    with pytest.raises(ValueError, match=r"its folds are runs of the rows there were \(blocks\)"):
+        rg.append(archive, tmp_path / "a.zarr")
+    with pytest.raises(ValueError, match="say how many, such as folds=5"):
+        rg.scan(A, blocks=True)

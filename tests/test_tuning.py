@@ -402,3 +402,21 @@ def test_a_column_that_is_constant_outside_a_fold_is_not_inflated():
         sigma = np.sqrt(np.average((X[rest] - mu) ** 2, axis=0, weights=w[rest]))
         sigma[sigma == 0] = 1.0
         assert start == pytest.approx(w[fold] @ np.sum(((X[fold] - mu) / sigma) ** 2, axis=1), rel=1e-9)
+
+
+def test_flat_valleys_and_edges_are_told_as_such():
+    """Ridge of a strong factor model: small lambdas do alike, large ones do worse."""
+    moments = with_folds(np.array_split(factor_model(1, rows=300), 5))
+
+    def words(lams):
+        found = rg.cross_validate(moments, 4, lams=lams, fixed_k=True)
+        mean, (first, last) = found.mean[:, 3], found.valley
+        assert first <= found._at <= last
+        assert np.all(mean[first : last + 1] <= mean[found._at] * 1.01)
+        return found.words
+
+    assert "All lambdas that were tried do equally well." in words([1e-6, 1e-5, 1e-4])
+    assert "All lambdas up to 0.0001 do equally well." in words([1e-6, 1e-5, 1e-4, 1e4])
+    for lams in ([1e-6, 1e-5, 1e-4], [1e-6, 1e-5, 1e-4, 1e4], [1e-6]):
+        assert "better still" not in words(lams)
+    assert "This is the smallest lambda tried; a smaller one may be better still." in words([1e4, 1e5])

@@ -81,6 +81,50 @@ def largest_variances(A: Array, k: int) -> ArrayLike:
     return np.argsort(-VarianceThreshold().fit(A).variances_, kind="stable")[:k]
 
 
+def by_random_pivots(A: Array, k: int) -> list[int]:
+    """Randomly pivoted Cholesky of A'A (Chen, Epperly, Tropp and Webber): each pick is drawn by what is left of it."""
+    left, picked = A.copy(), list[int]()
+    for _ in range(k):
+        norms = np.einsum("ij,ij->j", left, left)
+        norms[picked] = 0.0
+        picked.append(int(_DRAWS.choice(A.shape[1], p=norms / norms.sum())))
+        direction = left[:, picked[-1]] / np.linalg.norm(left[:, picked[-1]])
+        left -= np.outer(direction, direction @ left)
+    return picked
+
+
+def by_adaptive_pivots(A: Array, k: int) -> list[int]:
+    """Adaptive randomised pivoting (Cortinovis and Kressner): volume sampling from the leading right singular space."""
+    V = np.linalg.svd(A, full_matrices=False)[2][:k].T.copy()
+    picked = list[int]()
+    for _ in range(k):
+        norms = np.maximum(np.einsum("ij,ij->i", V, V), 0.0)
+        norms[picked] = 0.0
+        picked.append(int(_DRAWS.choice(len(V), p=norms / norms.sum())))
+        direction = V[picked[-1]] / np.linalg.norm(V[picked[-1]])
+        V -= np.outer(V @ direction, direction)
+    return picked
+
+
+def iterated(A: Array, k: int) -> list[int]:
+    """IterFS (Ordozgoiti, Canaval and Mozo): from random columns, each is replaced by the best one, until none is."""
+    G = A.T @ A
+    picked = [int(j) for j in _DRAWS.choice(len(G), k, replace=False)]
+    for _ in range(20):
+        before = list(picked)
+        for place in range(k):
+            others = picked[:place] + picked[place + 1 :]
+            E = G - G[:, others] @ np.linalg.lstsq(G[np.ix_(others, others)], G[others], rcond=None)[0]
+            left = np.diagonal(E)
+            floor = 1e-10 * np.diagonal(G)
+            gains = np.where(left > floor, np.einsum("ij,ij->j", E, E) / np.where(left > floor, left, 1.0), -1.0)
+            gains[others] = -2.0
+            picked[place] = int(np.argmax(gains))
+        if picked == before:
+            break
+    return picked
+
+
 def agglomerated(A: Array, k: int) -> list[int]:
     """Cluster the columns and take from each cluster the one most like the cluster's mean."""
     labels = FeatureAgglomeration(n_clusters=k).fit(A).labels_
@@ -115,5 +159,8 @@ SELECTORS = (
     Selector("SciPy interpolative", interpolative, nested=True),
     Selector("scikit-learn FeatureAgglomeration", agglomerated),
     Selector("scikit-learn VarianceThreshold", largest_variances, nested=True),
+    Selector("randomly pivoted Cholesky", by_random_pivots, draws=5),
+    Selector("adaptive randomised pivoting", by_adaptive_pivots, draws=5),
+    Selector("local search (as IterFS)", iterated),
     Selector(RANDOM, at_random, draws=20),
 )

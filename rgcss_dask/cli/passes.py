@@ -20,6 +20,7 @@ from rgcss_dask.options import (
 @click.argument("data")
 @click.option("-o", "--output", required=True, help="Where to keep the moments: a path or URL.")
 @click.option("--folds", type=int, help="Keep so many folds apart, to cross-validate.")
+@click.option("--blocks", is_flag=True, help="Make each fold a run of neighbouring rows, as for a series.")
 @click.option("--groups", type=int, help="Keep so many groups of rows apart, to see how stable the picks are.")
 @click.option(
     "--candidates", metavar="COLUMNS", multiple=True, help="Columns to choose from later: only their products are made."
@@ -38,6 +39,7 @@ def scan(
     data: str,
     output: str,
     folds: int | None,
+    blocks: bool,
     groups: int | None,
     candidates: tuple[str, ...],
     append: bool,
@@ -64,14 +66,14 @@ def scan(
     from rgcss_dask.workflow import open_matrix
 
     if append:
-        kept = ("folds", "groups", "candidates", "nan", "missing", "precision", "noise", "seed", "overwrite")
+        kept = ("folds", "blocks", "groups", "candidates", "nan", "missing", "precision", "noise", "seed", "overwrite")
         refuse_given("--append goes by the options of the archive", *kept)
     with connected(cluster):
         if append:
             moments = grow.append(output, data, memory=memory)
         else:
             options: dict[str, Any] = {"nan": nan, "missing": missing, "precision": precision, "seed": seed}
-            options |= {"folds": folds, "groups": groups, "noise": noise, "overwrite": overwrite}
+            options |= {"folds": folds, "blocks": blocks, "groups": groups, "noise": noise, "overwrite": overwrite}
             source = open_matrix(data, missing=missing, say=say)
             options["candidates"] = as_written(candidates, source.names) or None
             moments = one_pass.scan(source, memory=memory, archive=output, **options)

@@ -82,16 +82,19 @@ class ThreadReport:
 
 
 def run_on_threads(graph: Graph, key: str, report: ThreadReport, threads: int) -> Any:
-    """Compute a key of the graph in this process; no thread is left behind, and none begun where one does it all."""
-    if threads == 1:
-        with single_threaded_blas(), freed_memory_kept():
-            return local.get_sync(graph, key)
+    """Compute a key of the graph in this process; no thread is left behind."""
     with single_threaded_blas(), freed_memory_kept(), ThreadPoolExecutor(threads, "rgcss") as pool:
         try:
             return threaded.get(graph, key, pool=pool)
         except BaseException:
             report.given_up.set()
             raise
+
+
+def run_here(graph: Graph, key: str) -> Any:
+    """Compute a key of the graph in the calling thread."""
+    with single_threaded_blas(), freed_memory_kept():
+        return local.get_sync(graph, key)
 
 
 def run_on_cluster(

@@ -159,16 +159,21 @@ class Collector:
             return
         rows = np.arange(start, start + count, dtype=np.uint64)
         cell = np.zeros(count, dtype=np.int64)
-        if self.options.folds:
+        if self.options.blocks:
+            cell += self._runs(rows, self.options.folds)
+        elif self.options.folds:
             cell += fold_of(rows, self.options.folds, self.options.seed)
         if self.options.groups:
-            first, last = self.rows
-            group = (rows.astype(np.int64) - first) * self.options.groups // (last - first)
-            cell += group * max(1, self.options.folds)
+            cell += self._runs(rows, self.options.groups) * max(1, self.options.folds)
         if keep is not None:
             cell[~keep] = -1
         for c in np.unique(cell[cell >= 0]):
             yield np.flatnonzero(cell == c), self._keys(int(c))
+
+    def _runs(self, rows: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
+        """Return in which of so many runs of neighbouring rows, all of about the same length, each row is."""
+        first, last = self.rows
+        return (rows.astype(np.int64) - first) * count // (last - first)
 
     def _keys(self, cell: int) -> list[Key]:
         group, fold = divmod(cell, max(1, self.options.folds))

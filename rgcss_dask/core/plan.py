@@ -69,6 +69,7 @@ class Options:
     group_rows: int | None = None  # that the groups divide, from row 0; later rows make further groups of that size
     candidates: tuple[int, ...] | None = None  # columns whose products with all are added up; None: all columns
     sketch: int | None = None  # rows of a sketch that takes the place of products
+    blocks: bool = False  # folds are runs of neighbouring rows
 
     @property
     def matrices(self) -> int:
@@ -429,18 +430,24 @@ def _check_kind(options: Options) -> None:
 
 
 def check_counts(rows: int, options: Options) -> None:
-    """Refuse numbers of folds and groups that rows cannot fill."""
-    for what, count in (("folds", options.folds), ("groups", options.groups)):
-        if not is_whole(count):
-            raise ValueError(f"{what} must be a whole number; got {count!r}.")
-        if count != 0 and not 2 <= count <= rows:
-            raise ValueError(f"{what} must be between 2 and the number of rows, {rows:,}; got {count}.")
+    """Refuse numbers of folds and groups that rows cannot fill, and what does not go together."""
+    _check_parts(rows, options)
     _check_kind(options)
     if options.fraction is not None and not 0 < options.fraction <= 1:
         raise ValueError(f"rows as a fraction must be above 0 and at most 1; got {options.fraction}.")
     for what, value, known in _CHOICES:
         if getattr(options, what) not in known:
             raise ValueError(f"{what} must be one of {', '.join(map(repr, known))}; got {value(options)!r}.")
+
+
+def _check_parts(rows: int, options: Options) -> None:
+    for what, count in (("folds", options.folds), ("groups", options.groups)):
+        if not is_whole(count):
+            raise ValueError(f"{what} must be a whole number; got {count!r}.")
+        if count != 0 and not 2 <= count <= rows:
+            raise ValueError(f"{what} must be between 2 and the number of rows, {rows:,}; got {count}.")
+    if options.blocks and not options.folds:
+        raise ValueError("blocks=True makes folds of neighbouring rows: say how many, such as folds=5.")
 
 
 _CHOICES: Sequence[tuple[str, Any, tuple[str, ...]]] = (

@@ -111,8 +111,9 @@ def improve(
     _check_whole("sweeps", sweeps, 1)
     _check_whole("effort", effort, 0)
     _check_whole("seed", seed, 0)
-    if effort and selection.aims.column_groups:
-        raise ValueError("effort searches among single columns; column_groups are only swapped: leave effort out.")
+    if (effort or exact) and selection.aims.column_groups:
+        what = "effort" if effort else "exact"
+        raise ValueError(f"{what} searches among single columns; column_groups are only swapped: leave {what} out.")
     ground = _Ground(selection, source, problem or selection.problem or Problem(), sweeps)
     tries = proved = None
     with Pool() as pool, single_threaded_blas():

@@ -125,7 +125,7 @@ class CrossValidation(AboutSelection):
 
     @property
     def valley(self) -> tuple[int, int]:
-        """The first and the last of the lambdas around the chosen one that do as well, for the chosen number of columns.
+        """The first and the last of the lambdas around the chosen one that do as well, for as many columns.
 
         Their held-out loss is higher by no more than the standard error of the difference, fold by fold, or by a
         thousandth.

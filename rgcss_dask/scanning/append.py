@@ -191,6 +191,11 @@ def _check_can_grow(folder: Folder, record: Record, moments: Moments, source: So
             f"cannot append to {address}: its slice or mask of rows was chosen for the rows there were. "
             "Scan the source again."
         )
+    if options.get("blocks"):
+        raise ValueError(
+            f"cannot append to {address}: its folds are runs of the rows there were (blocks), and later rows belong to "
+            "none of them. Scan the source again, or scan the new rows alone in as many blocks and merge the two."
+        )
     if has_weights != ("weights" in options["vectors"]):
         raise ValueError(
             f"weights must be given if and only if the archive was made with weights; {address} was made "

@@ -24,6 +24,7 @@ from rgcss_dask.cluster.execution import (
     Graph,
     ThreadReport,
     capacity,
+    run_here,
     run_on_cluster,
     run_on_threads,
 )
@@ -56,6 +57,7 @@ def scan(
     source: Any,
     *,
     folds: int | None = None,
+    blocks: bool = False,
     groups: int | None = None,
     candidates: Columns | None = None,
     sketch: int | None = None,
@@ -97,6 +99,10 @@ def scan(
     folds : int, optional
         Keep the moments of so many folds apart, for cross-validation. Rows are assigned by a hash of their
         number and ``seed``, so the same rows fall in the same folds whatever the chunks.
+    blocks : bool, default=False
+        Make each fold of neighbouring rows, a run of them, instead. Where neighbours are alike (a time series, the
+        pictures of one person) folds that are drawn row by row promise too much of rows that are really new. An
+        archive with such folds cannot be appended to.
     groups : int, optional
         Keep the moments of so many runs of neighbouring rows apart, for the bootstrap.
     candidates : sequence of int or str, optional
@@ -177,6 +183,7 @@ def scan(
             noise,
             candidates=None if candidates is None else candidate_places(candidates, opened),
             sketch=sketch,
+            blocks=blocks,
         ),
         weights=weights,
         rows=rows,
@@ -238,8 +245,9 @@ class Request:
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the result."""
         options = asdict(self.plan.options)
-        if not self.plan.options.noise:  # archives from before do not know it
-            del options["noise"]
+        for name in ("noise", "blocks"):
+            if not options[name]:  # archives from before do not know it
+                del options[name]
         cuts = hashlib.blake2b(self.plan.geometry.cuts.tobytes(), digest_size=8).hexdigest()
         stamps = None if self.stamps is None else list(self.stamps.values())
         digest = hashlib.blake2b(json.dumps(stamps).encode(), digest_size=8).hexdigest()
@@ -325,11 +333,12 @@ def make_request(
     )
 
 
-def _threads(request: Request) -> int:
-    """Return how many threads read: one for rows in memory so few that to begin others would take longer."""
+def _in_this_process(request: Request, graph: Graph, key: str, report: ThreadReport) -> Any:
+    """Compute a key of the graph: in the calling thread, of rows so few that to begin others would take longer."""
     geometry = request.plan.geometry
-    few = geometry.rows * geometry.columns**2 <= SMALL
-    return 1 if few and isinstance(request.source, ArraySource) else request.plan.concurrency
+    if isinstance(request.source, ArraySource) and geometry.rows * geometry.columns**2 <= SMALL:
+        return run_here(graph, key)
+    return run_on_threads(graph, key, report, request.plan.concurrency)
 
 
 def run(
@@ -378,7 +387,7 @@ def run(
         LOGGER.info("reading %s, %d of them resumed, in %d spans", what, resumed, len(plan.spans))
         began = time.perf_counter()
         if client is None:
-            moments, reads = run_on_threads(graph, key, report, _threads(request))
+            moments, reads = _in_this_process(request, graph, key, report)
         elif stay:
             moments, reads = left_on_cluster(client, graph, key, report, reporter)
         else:
