@@ -48,7 +48,7 @@ def command(*args):
 
 
 def test_the_command_line(frame, data, tmp_path):
-    expected = rg.select(frame, 3, center=True, **GIVEN)
+    expected = rg.select(frame, 3, center=True, refine=True, **GIVEN)
     found = command("select", data, "-k", 3, "--lam", 1, "--center", *OPTIONS, "-o", tmp_path / "r.json", "--json")
     assert found["columns"] == expected.columns.tolist()
     np.testing.assert_allclose(found["loss"], expected.loss, rtol=1e-9)
@@ -61,21 +61,22 @@ def test_the_command_line(frame, data, tmp_path):
 
 
 def test_noise_of_rows_on_the_command_line(frame, data, tmp_path):
-    expected = rg.select(frame, 3, center=True, noise="rows")
+    expected = rg.select(frame, 3, center=True, noise="rows", refine=True)
     found = command("select", data, "-k", 3, "--lam", 1, "--center", "--noise", "rows", "--json")
     assert found["columns"] == expected.columns.tolist()
     command("scan", data, "-o", tmp_path / "m.zarr", "--noise", "--json")
     again = command("select", tmp_path / "m.zarr", "-k", 3, "--lam", 1, "--center", "--noise", "rows", "--json")
     assert again["loss"] == found["loss"]
     given = command("select", data, "-k", 3, "--lam", 1, "--center", "--noise", "a=0.01", "--noise", "b=0.02", "--json")
-    by_name = rg.select(frame, 3, center=True, noise={"a": 0.01, "b": 0.02})
+    by_name = rg.select(frame, 3, center=True, noise={"a": 0.01, "b": 0.02}, refine=True)
     np.testing.assert_allclose(given["loss"], by_name.loss, rtol=1e-9)
 
 
 def test_groups_and_candidates_on_the_command_line(frame, data):
     options = ["--column-group", "a,b", "--candidates", "a,b,band_*"]
     found = command("select", data, "-k", 3, "--lam", 1, *options, "--json")
-    expected = rg.select(frame, 3, column_groups=[["a", "b"]], candidates=["a", "b", "band_*"])
+    asked = {"column_groups": [["a", "b"]], "candidates": ["a", "b", "band_*"]}
+    expected = rg.select(frame, 3, refine=True, **asked)
     assert found["columns"] == expected.columns.tolist()
 
 
@@ -115,7 +116,7 @@ limits = [[["band_1", "band_2"], 1]]
 """
     )
     run_batch(jobs)
-    expected = rg.select(frame, 3, center=True, **GIVEN)
+    expected = rg.select(frame, 3, center=True, refine=True, **GIVEN)
     found = rg.load_result(tmp_path / "r.json")
     assert found.selection.columns.tolist() == expected.columns.tolist()
     assert found.provenance["asked"]["budget"] == 3.0
