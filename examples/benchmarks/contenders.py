@@ -147,8 +147,8 @@ GREEDY, TUNED, REFINED = "ours, lambda = 0", "ours, lambda cross-validated", "ou
 RANDOM = "random"
 
 SELECTORS = (
-    Selector(GREEDY, ours(lam=0.0), ours=True, nested=True),
-    Selector(TUNED, ours(lam="cv"), ours=True),
+    Selector(GREEDY, ours(lam=0.0, refine=False), ours=True, nested=True),
+    Selector(TUNED, ours(lam="cv", refine=False), ours=True),
     Selector(REFINED, ours(lam="cv", refine=True), ours=True),
     Selector("explicit greedy (as pycss)", explicit_greedy, nested=True),
     Selector("fastcan", fastcan, "fastcan"),
