@@ -93,6 +93,23 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the re
 memory_option = click.option("--memory", metavar="SIZE", help="Most memory to use in a process, such as 2GiB.")
 
 
+def _unlock(ctx: Any, param: Any, forced: bool) -> None:
+    if forced:
+        from rgcss_dask.io.claim import force_unlock  # noqa: PLC0415 (help must not wait for it)
+
+        token = force_unlock.set(True)
+        ctx.call_on_close(lambda: force_unlock.reset(token))
+
+
+unlock_option = click.option(
+    "--force-unlock",
+    is_flag=True,
+    expose_value=False,
+    callback=_unlock,
+    help="Take over at once what a process claims that cannot be seen from here, instead of waiting for signs of life.",
+)
+
+
 def _gather_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
     """Hand a command what says which cluster it works on as one argument."""
     names = ("scheduler", "scheduler_file", "workers", "tls_ca", "tls_cert", "tls_key", "timeout")

@@ -14,9 +14,11 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import rgcss_dask as rg
 from rgcss_dask.archive import archive as module
+from rgcss_dask.cli import cli
 from rgcss_dask.io import claim
 from rgcss_dask.io.files import Folder
 from rgcss_dask.runtime import process_identity as process
@@ -289,3 +291,34 @@ def test_a_claim_that_was_taken_over_stays_with_the_other(tmp_path, monkeypatch)
         (here / claim.NAME).unlink()
         with pytest.raises(claim.ArchiveBusyError, match=r"m.zarr/writer.json, was removed"):
             module.write(Folder(f"file://{here}"), rg.Moments.of(rows(10)), module.Record.empty("late"))
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_claim_from_elsewhere_is_taken_over_at_once_where_the_user_says_so(tmp_path, impatient, forced):
+    np.save(tmp_path / "x.npy", rows(50))
+    (tmp_path / "m.zarr").mkdir()
+    (tmp_path / "m.zarr" / "zarr.json").write_text(
+        json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}})
+    )
+    (tmp_path / "m.zarr" / "writer.json").write_text(json.dumps(holder(machine="another", host="elsewhere")))
+    looks = []
+    waiting = claim.time.sleep
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        patch.setattr(claim.time, "sleep", lambda seconds: (looks.append(seconds), waiting(0))[1])
+        options = ["--force-unlock"] if forced else []
+        done = CliRunner().invoke(cli, ["scan", str(tmp_path / "x.npy"), "-o", str(tmp_path / "m.zarr"), *options])
+    assert done.exit_code == 0, done.output
+    assert rg.load(tmp_path / "m.zarr").rows == 50
+    assert (claim.LOOK in looks) is not forced
+    words = "taken over, as was asked for" if forced else "give --force-unlock"
+    assert any(words in str(one.message) for one in told)
+    assert not claim.force_unlock.get()
+
+
+def test_the_claim_of_a_living_process_is_not_taken_over(tmp_path):
+    np.save(tmp_path / "x.npy", rows(50))
+    (tmp_path / "m.zarr").mkdir()
+    (tmp_path / "m.zarr" / "writer.json").write_text(json.dumps(holder()))
+    done = CliRunner().invoke(cli, ["scan", str(tmp_path / "x.npy"), "-o", str(tmp_path / "m.zarr"), "--force-unlock"])
+    assert isinstance(done.exception, claim.ArchiveBusyError)

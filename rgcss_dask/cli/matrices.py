@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from rgcss_dask.cli.talk import printed, refuse_given, row_counters, say
-from rgcss_dask.options import convert_options, json_option, missing_option
+from rgcss_dask.options import convert_options, json_option, missing_option, unlock_option
 
 LISTED = 40  # names that `inspect` shows
 
@@ -19,6 +19,7 @@ LISTED = 40  # names that `inspect` shows
 @click.argument("target", type=click.Path())
 @convert_options
 @json_option
+@unlock_option
 def convert(source: tuple[str, ...], target: str, as_json: bool, **asked: Any) -> None:
     """Turn .npy, .npz, .csv, .tsv, .parquet, .h5, .mat, IDX or Zarr into a Zarr matrix.
 
@@ -51,6 +52,7 @@ def convert(source: tuple[str, ...], target: str, as_json: bool, **asked: Any) -
 )
 @missing_option
 @json_option
+@unlock_option
 def apply(
     result: str, data: str, output: str, reconstruct: bool, dtype: str | None, missing: str, as_json: bool
 ) -> None:

@@ -13,6 +13,7 @@ from rgcss_dask.options import (
     memory_option,
     missing_option,
     nan_option,
+    unlock_option,
 )
 
 
@@ -35,6 +36,7 @@ from rgcss_dask.options import (
 @memory_option
 @cluster_options
 @json_option
+@unlock_option
 def scan(
     data: str,
     output: str,
@@ -108,6 +110,7 @@ def verify(data: str, moments: str, cluster: dict[str, Any], as_json: bool) -> i
 @click.argument("archives", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, help="Where to write the merged moments.")
 @json_option
+@unlock_option
 def merge(archives: tuple[str, ...], output: str, as_json: bool) -> None:
     """Add up archives of moments of the same columns, as if their rows had been one matrix.
 

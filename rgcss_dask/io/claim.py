@@ -12,6 +12,7 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +30,10 @@ PAUSE = 0.02  # seconds between them
 ID = re.compile("[0-9a-f]{32}")
 KINDS = {"id": str, "machine": str, "host": str, "seen": str, "namespace": int, "pid": int, "beat": int, "born": float}
 BEGINS = b'{"id": "'  # every claim: one that was cut off when the machine went down is known by it
+
+# Whether a claim whose holder cannot be seen from here counts as that of a dead process at once: the user says so. A
+# holder that lives after all notices, and writes nothing more; see `refuse_lost`.
+force_unlock: ContextVar[bool] = ContextVar("force_unlock", default=False)
 
 _held: dict[str, tuple[str, str]] = {}  # claims of this process, and where: one that is not here was left by a call
 
@@ -179,9 +184,13 @@ def _is_dead(folder: Folder, name: str, data: bytes, holder: Claim | None) -> bo
 def _watched(folder: Folder, name: str, data: bytes, holder: Claim | None) -> bool:
     """Wait, by the clock of this machine, for a sign of life; return whether there was none for long enough."""
     who = "A file that was cut off" if holder is None else f"Process {holder.pid} on {holder.host}"
+    if force_unlock.get():
+        warnings.warn(f"{who} claims {folder.address}/{name}; the claim is taken over, as was asked for.", stacklevel=2)
+        return True
     warnings.warn(
         f"{who} claims {folder.address}/{name}, and whether it is alive cannot be seen from here. Waiting up to "
-        f"{DEAD:.0f} seconds for a sign of life.",
+        f"{DEAD:.0f} seconds for a sign of life. If you know that it is dead, remove this file, or give "
+        "--force-unlock to the command.",
         stacklevel=2,
     )
     for _ in range(max(1, round(DEAD / LOOK))):  # looks, not seconds: this process may itself be stopped for a while
