@@ -152,7 +152,7 @@ def test_report_of_rows_with_chunks_left_out(folder):
 
 def test_apply_reduces_and_reconstructs(folder):
     rgcss("apply", "r.json", "a.zarr", "-o", "reduced.zarr", cwd=folder)
-    rgcss("apply", "r.json", "a.zarr", "-o", "rebuilt.zarr", "--reconstruct", cwd=folder)
+    rgcss("apply", "r.json", "a.zarr", "-o", "rebuilt.zarr", "--reconstruct", "--dtype", "float64", cwd=folder)
     result = rg.load_result(folder / "r.json")
     A, S = np.load(folder / "a.npy"), result.selection.columns
     assert np.array_equal(zarr.open_array(folder / "reduced.zarr", mode="r")[:], A[:, np.sort(S)])

@@ -180,7 +180,7 @@ def test_a_fold_can_be_asked_alone(placed, local):
 
 def test_in_blocks(placed, local, monkeypatch):
     monkeypatch.setattr(handle, "BLOCK_BYTES", 8 * COLUMNS * 7)
-    assert list(handle.blocks("product", COLUMNS)) == [(0, 7), (7, 14), (14, 21), (21, 28), (28, 30)]
+    assert list(handle.blocks((COLUMNS, COLUMNS))) == [(0, 7), (7, 14), (14, 21), (21, 28), (28, 30)]
     assert np.array_equal(placed.product, local.product)
     assert np.array_equal(rg.select(placed, K).loss, rg.select(local, K).loss)
 
@@ -213,8 +213,8 @@ def test_a_question_takes_a_place_and_describes_every_option(asking):
     described = inspect.getdoc(asking)
     options = re.search(r"\nParameters\n-+\n((.+\n)+)", described)[1]
     for one in parameters:
-        assert re.search(rf"^(\w+, )*{one.name}\b", options, re.MULTILINE), f"{one.name} is not described"
-    *_, where = parameters
+        assert re.search(rf"^(\w+, )*(\*\*)?{one.name}\b", options, re.MULTILINE), f"{one.name} is not described"
+    *_, where = (one for one in parameters if one.kind is not one.VAR_KEYWORD)
     assert (where.name, where.default) == ("where", None)
     with pytest.raises(TypeError, match="unexpected keyword argument 'lamb'"):
         asking(rg.select(np.eye(3), 1) if asking is rg.refine else np.eye(3), np.eye(3), lamb=1)

@@ -61,7 +61,8 @@ def test_the_bound_of_the_leading_eigenvalues_is_one_and_close(kind, eights, k, 
     want = evaluate.bounds(every, k, lam, objective).tight
     rounding = 1e-13 * every.sum()  # of the eigenvalues that it is compared with
     assert np.all(got <= want + rounding)
-    assert np.all(got >= want - 2e-6 * every.sum())
+    # Each eigenvalue may be taken three times its residual too high, and that of all k is a millionth at most.
+    assert np.all(got >= want - 3.1e-6 * every.sum())
 
 
 @pytest.mark.parametrize("kind", ["flat", "decaying", "repeated", "bytes"])

@@ -18,7 +18,7 @@ EPS = float(np.finfo(np.float64).eps)
 _BLOCK = 16
 # Directions tried, as a share of the columns, before taking all eigenvalues is the faster way.
 _MOST = 1 / 4
-# By how much looking for the eigenvalues longer may still raise a bound, as a share of it.
+# How large the residual of all k may be, as a share of what they leave. Each may lie three times its residual higher.
 _CLOSE = 1e-6
 # How far above the last of the leading eigenvalues the others are shown to end, as a share of it.
 _MARGIN = 1e-8
