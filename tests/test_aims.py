@@ -190,6 +190,8 @@ def test_by_name_and_pattern_and_mapping():
         ({"column_weights": "longitude"}, "'latitude'"),
         ({"column_weights": "latitude"}, "know their latitude"),
         ({"targets": [0], "exclude": [1], "include": [0]}, "column 0 is a target"),
+        ({"targets": [0], "exclude": [0]}, "cannot be excluded too; got column 0"),
+        ({"candidates": [0], "exclude": [0]}, "no column is left that may be picked"),
         ({"targets": range(N)}, "no column that may be picked is left"),
         ({"targets": [0], "target_share": 0}, "target_share must be above 0"),
         ({"target_share": 0.5}, "give targets as well"),

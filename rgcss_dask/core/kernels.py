@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numba
@@ -31,12 +32,22 @@ def compiled_in_order(function: Any) -> Any:
 
 
 def vectorized(function: Any) -> Any:
-    """Let a compiled function of numbers take arrays, entry by entry."""
+    """Let a compiled function of numbers take arrays, entry by entry; also in several threads that begin at once."""
     make: Any = numba.vectorize
     try:
-        return make(nopython=True, cache=True)(function.py_func)
+        ufunc = make(nopython=True, cache=True)(function.py_func)
     except RuntimeError:
-        return make(nopython=True)(function.py_func)
+        ufunc = make(nopython=True)(function.py_func)
+    first = threading.Lock()
+
+    def entry_by_entry(*values: Any) -> Any:
+        if not ufunc.types:
+            with first:  # it must not be compiled twice
+                if not ufunc.types:
+                    ufunc.add((numba.float64,) * len(values))
+        return ufunc(*values)
+
+    return entry_by_entry
 
 
 def part_of_compiled(function: Any) -> Any:

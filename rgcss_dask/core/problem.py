@@ -136,7 +136,14 @@ class Problem:
         candidates = replace(self, exclude=exclude).may_be_picked(n)
         if among is not None:
             candidates &= np.isin(np.arange(n), among)
+        needless = np.intersect1d(exclude, np.asarray(self.aims.targets, dtype=np.intp))
+        if len(needless):
+            raise ValueError(
+                f"a target is never picked, so it cannot be excluded too; got column {needless[0]} in both."
+            )
         free = int(candidates.sum())
+        if free == 0:
+            raise ValueError("no column is left that may be picked: exclude fewer, or name more candidates.")
         if not is_whole(k) or not 1 <= k <= free:
             raise ValueError(f"k must be a whole number from 1 to {free}, the columns that may be picked; got {k!r}.")
         if len(include) > k:
@@ -152,7 +159,9 @@ class Problem:
         """Refuse columns to include that may not be picked, or not together."""
         if not candidates[include].all():
             first = include[~candidates[include]][0]
-            raise ValueError(f"an included column must be one that may be picked; column {first} is a target or none.")
+            raise ValueError(
+                f"an included column must be one that may be picked; column {first} is a target, or no candidate."
+            )
         for t, column in enumerate(include):
             if not self.aims.allowed(include[:t], candidates)[column]:
                 raise ValueError(
