@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import socket
 import ssl
@@ -93,6 +94,9 @@ def _own_workers(count: int) -> LocalCluster:
         security=security,
         dashboard_address="127.0.0.1:0",
         scheduler_kwargs={"dashboard": False},
+        # A worker that asks for a heartbeat while all of them are stopped would log a traceback; what goes wrong with a
+        # task is raised here.
+        silence_logs=logging.CRITICAL,
     )
 
 
