@@ -214,12 +214,12 @@ def test_moments_on_a_worker_that_stops(cluster, stored):
     with cluster.connect() as client:
         client.wait_for_workers(WORKERS, timeout=60 * slowness())
         moments = rg.scan(path, folds=2)
-        (address,) = moments.shelf.holders()
+        (address,) = moments.held.holders()
         name = client.scheduler_info(n_workers=-1)["workers"][address]["name"]
         (worker,) = (worker for worker in cluster.workers if worker.name == name)
         with stopped(worker.process, worker.working):
             picked = rg.select(moments, 3, where="scheduler")
-            assert moments.shelf.holders() != [address]
+            assert moments.held.holders() != [address]
     assert np.array_equal(picked.loss, rg.select(wanted, 3).loss)
 
 

@@ -170,7 +170,7 @@ def test_workers_without_the_instructions_have_the_same_bits(tmp_path):
     zarr.create_array(tmp_path / "a.zarr", data=A, chunks=(1_000, 24))
     environment = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, env=environment) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", env=environment) as cluster,
         Client(cluster),
     ):
         rg.scan(tmp_path / "a.zarr", archive=tmp_path / "m.zarr")

@@ -96,7 +96,7 @@ def test_on_a_cluster(tmp_path, data):
     rg.scan(data, archive=tmp_path / "m.zarr")
     flip(data, 3)
     told = []
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster):
         found = rg.verify(data, tmp_path / "m.zarr", progress=told.append)
     assert [one.start // 10_000 for one in found.differences] == [3]
     assert told[-1].rows == ROWS
