@@ -1,7 +1,5 @@
 """The threads of a selection: the same bits however many there are; none is left behind, and none disturbs another."""
 
-import subprocess
-import sys
 import threading
 import time
 import tracemalloc
@@ -195,26 +193,3 @@ def test_many_selections_at_once_in_threads_of_one_process():
         for got, want in zip(paths, wanted[i % 3], strict=True):
             assert np.array_equal(got.columns, want.columns)
             assert np.array_equal(got.loss, want.loss)
-
-
-def test_a_gain_of_arrays_is_compiled_once_by_threads_that_begin_at_once():
-    """In a process of its own, in which nothing is compiled yet, with warnings as errors."""
-    script = """
-import threading, warnings
-import numpy as np
-warnings.simplefilter("error")
-from rgcss_dask.core.solver import kernels
-values = [np.ones(5)] * 6
-begin, failed = threading.Barrier(8), []
-def look():
-    begin.wait()
-    try:
-        assert np.allclose(kernels.gains(*values), kernels.gain(*[1.0] * 6))
-    except BaseException as error:
-        failed.append(error)
-threads = [threading.Thread(target=look) for _ in range(8)]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
-assert not failed, failed
-"""
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)

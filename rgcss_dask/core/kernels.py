@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numba
@@ -32,22 +31,12 @@ def compiled_in_order(function: Any) -> Any:
 
 
 def vectorized(function: Any) -> Any:
-    """Let a compiled function of numbers take arrays, entry by entry; also in several threads that begin at once."""
+    """Let a compiled function of numbers take arrays, entry by entry."""
     make: Any = numba.vectorize
     try:
-        ufunc = make(nopython=True, cache=True)(function.py_func)
+        return make(nopython=True, cache=True)(function.py_func)
     except RuntimeError:
-        ufunc = make(nopython=True)(function.py_func)
-    first = threading.Lock()
-
-    def entry_by_entry(*values: Any) -> Any:
-        if not ufunc.types:
-            with first:  # it must not be compiled twice
-                if not ufunc.types:
-                    ufunc.add((numba.float64,) * len(values))
-        return ufunc(*values)
-
-    return entry_by_entry
+        return make(nopython=True)(function.py_func)
 
 
 def part_of_compiled(function: Any) -> Any:
