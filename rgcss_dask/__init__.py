@@ -16,7 +16,7 @@ _HOME = {
     "Aims": "core.aims",
     "Band": "core.band",
     "CrossValidation": "core.tuning",
-    "Factor": "core.solver.gram",
+    "Factor": "core.solver.factor",
     "Field": "sources.xarray",
     "GCSS": "estimator",
     "Moments": "core.moments",
@@ -29,7 +29,7 @@ _HOME = {
     "Stop": "core.stop",
     "append": "scanning.append",
     "convert": "conversion.convert",
-    "choose_k": "core.tuning",
+    "choose_k": "core.choose_k",
     "cross_validate": "questions",
     "expected_jaccard": "core.stability",
     "load": "archive.archive",
@@ -63,17 +63,17 @@ if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here 
     from rgcss_dask.conversion.convert import convert as convert
     from rgcss_dask.core.aims import Aims as Aims
     from rgcss_dask.core.band import Band as Band
+    from rgcss_dask.core.choose_k import choose_k as choose_k
     from rgcss_dask.core.moments import Moments as Moments
     from rgcss_dask.core.refinement import Refinement as Refinement
     from rgcss_dask.core.selection import Selection as Selection
     from rgcss_dask.core.sketch import Sketch as Sketch
-    from rgcss_dask.core.solver.gram import Factor as Factor
+    from rgcss_dask.core.solver.factor import Factor as Factor
     from rgcss_dask.core.stability import Stability as Stability
     from rgcss_dask.core.stability import expected_jaccard as expected_jaccard
     from rgcss_dask.core.stability import stability_under_noise as stability_under_noise
     from rgcss_dask.core.stop import Stop as Stop
     from rgcss_dask.core.tuning import CrossValidation as CrossValidation
-    from rgcss_dask.core.tuning import choose_k as choose_k
     from rgcss_dask.estimator import GCSS as GCSS
     from rgcss_dask.estimator import RGCSS as RGCSS
     from rgcss_dask.questions import cross_validate as cross_validate

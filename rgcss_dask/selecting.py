@@ -10,6 +10,7 @@ from typing import Any, Literal, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from rgcss_dask.answering import answered_by, improved, validated, validated_for_share
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core.aims import Aims, Asked
 from rgcss_dask.core.errors import TooManyColumnsError
@@ -19,12 +20,11 @@ from rgcss_dask.core.preparation import Center, Scale
 from rgcss_dask.core.problem import Columns, Problem
 from rgcss_dask.core.result import Tuning
 from rgcss_dask.core.selection import Selection
-from rgcss_dask.core.solver.gram import Factor
+from rgcss_dask.core.solver.factor import Factor
 from rgcss_dask.core.stop import Stop
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.core.words import counted, percent
 from rgcss_dask.origin import PickedFrom, as_asked
-from rgcss_dask.questions import answered_by, improved, validated, validated_for_share
 from rgcss_dask.scanning.given import Given, given
 from rgcss_dask.two_readings import band_of_candidates
 

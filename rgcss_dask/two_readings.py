@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rgcss_dask.answering import answered, improved, validated
 from rgcss_dask.cluster.placement import ask
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core import memory_needs
@@ -20,7 +21,6 @@ from rgcss_dask.core.problem import Columns, Problem
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.sketch import ROWS_PER_PICK
 from rgcss_dask.origin import PickedFrom
-from rgcss_dask.questions import answered, improved, validated
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.registry import open_source

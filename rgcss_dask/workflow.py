@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rgcss_dask.answering import answered_by, improved, resampled, validated, validated_for_share
 from rgcss_dask.archive import archive as archives
 from rgcss_dask.archive.inspection import unfinished
 from rgcss_dask.archive.result_file import result_place
@@ -26,7 +27,6 @@ from rgcss_dask.io.files import Folder, order_in_words
 from rgcss_dask.io.outputs import refuse_inputs
 from rgcss_dask.io.sizes import parse_memory
 from rgcss_dask.origin import PickedFrom, as_asked
-from rgcss_dask.questions import answered_by, improved, resampled, validated, validated_for_share
 from rgcss_dask.runtime.memory_limit import default_budget
 from rgcss_dask.scanning.given import are_few, provenance_from, rows_of
 from rgcss_dask.scanning.given import is_archive as is_archive

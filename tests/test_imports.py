@@ -23,7 +23,8 @@ LAYERS = (
     {"scanning"},
     {"origin"},  # what a selection was picked from
     # The doors.
-    {"questions", "options", "reporting"},
+    {"answering", "options", "reporting"},
+    {"questions"},
     {"two_readings"},
     {"selecting", "plots"},
     {"workflow", "estimator"},

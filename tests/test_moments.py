@@ -13,7 +13,7 @@ from rgcss_dask.core import triangle
 from rgcss_dask.core.accumulate import Accumulator, NotFiniteError
 from rgcss_dask.core.gaps import Gaps
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.stability import weighted_sums
+from rgcss_dask.core.resampling import weighted_sums
 from rgcss_dask.core.wide import Rows
 
 EIGHT_BIT = [np.uint8, np.int8, np.bool_]

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rgcss_dask as rg
+from rgcss_dask.core.folds import leave_one_out
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.stability import weighted_sums
-from rgcss_dask.core.tuning import leave_one_out
+from rgcss_dask.core.resampling import weighted_sums
 
 EPS = np.finfo(np.float64).eps
 FLOATS = ["f8", ">f8", "f4", "f2", "longdouble"]

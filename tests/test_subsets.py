@@ -13,9 +13,10 @@ import pandas as pd
 import pytest
 
 import rgcss_dask as rg
-from rgcss_dask.core import stability as subsets
+from rgcss_dask.core import resampling
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.stability import mean_jaccard, planned_bytes, weighted_sums
+from rgcss_dask.core.resampling import planned_bytes, weighted_sums
+from rgcss_dask.core.stability import mean_jaccard
 
 
 def with_groups(parts):
@@ -85,7 +86,7 @@ def test_random_subsets_agree_as_expected():
 
 
 def test_weighted_sums_are_the_moments_of_the_repeated_groups(monkeypatch):
-    monkeypatch.setattr(subsets, "BAND", 3)  # several bands, the last one short
+    monkeypatch.setattr(resampling, "BAND", 3)  # several bands, the last one short
     parts = drifting()
     counts = np.random.default_rng(2).integers(0, 4, (5, len(parts))).astype(float)
     for row, got in zip(counts, weighted_sums([Moments.of(part) for part in parts], counts), strict=True):

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rgcss_dask as rg
+from rgcss_dask.core.folds import leave_one_out
 from rgcss_dask.core.grid import GRID, default_grid, leading_spectrum
 from rgcss_dask.core.hashing import fold_of
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.tuning import _choose, leave_one_out, mean_and_error
+from rgcss_dask.core.tuning import _choose, mean_and_error
 
 LAMS = [0.0, 0.01, 1.0, 100.0]
 

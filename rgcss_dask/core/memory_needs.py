@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rgcss_dask.core.stability import planned_bytes
+from rgcss_dask.core.resampling import planned_bytes
 from rgcss_dask.runtime.cpus import available_cpus
 
 # Rows of a Gram that a thread holds twice in a refresh, and vectors of a path besides its factors.

@@ -14,7 +14,8 @@ from rgcss_dask.core import evaluate
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.precision import TINY
 from rgcss_dask.core.selection import Selection
-from rgcss_dask.core.solver.gram import Base, Factor
+from rgcss_dask.core.solver.factor import Factor
+from rgcss_dask.core.solver.gram import Base
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.core.words import counted, digits, percent
 

@@ -19,7 +19,8 @@ from rgcss_dask.core.names import matching
 from rgcss_dask.core.objective import Objective, objective_named
 from rgcss_dask.core.preparation import Preparation
 from rgcss_dask.core.problem import Problem
-from rgcss_dask.core.solver.gram import Base, Gram, checked_gram
+from rgcss_dask.core.solver.checks import checked_gram
+from rgcss_dask.core.solver.gram import Base, Gram
 from rgcss_dask.core.spectrum import Spectrum
 from rgcss_dask.core.words import counted, digits, percent
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.answer import AboutSelection
+from rgcss_dask.core.folds import outside_folds
 from rgcss_dask.core.grid import checked_grid, default_grid
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.objective import OBJECTIVES, objective_named
@@ -352,26 +351,6 @@ def _too_few(index: int, k: int, rank: int) -> ValueError:
     )
 
 
-def outside_folds(source: Moments | Rows) -> Iterator[Moments | Rows]:
-    """Yield for each fold what was not in it."""
-    yield from source.outside_folds() if isinstance(source, Rows) else leave_one_out(source.folds)
-
-
-def leave_one_out(folds: Sequence[Moments], rest: Moments | None = None) -> Iterator[Moments]:
-    """Yield for each fold the merge of all others.
-
-    Never the whole minus the fold: that loses digits where folds differ in size. Halving the folds takes K log K merges
-    and keeps log K of them alive.
-    """
-    if len(folds) == 1:
-        assert rest is not None  # there are two folds or more
-        yield rest
-        return
-    half = len(folds) // 2
-    for inside, outside in ((folds[:half], folds[half:]), (folds[half:], folds[:half])):
-        yield from leave_one_out(inside, reduce(Moments.merge, outside if rest is None else (rest, *outside)))
-
-
 def mean_and_error(losses: Array, weight: Array) -> tuple[Array, Array]:
     """Average losses (..., folds) per row and give the standard error of that average over the folds."""
     per_row = losses / weight
@@ -389,83 +368,6 @@ def _choose(losses: Array, start: Array, weight: Array, one_se: bool, *, least: 
     near = mean <= mean[i, t] + slack
     size = int(near.any(axis=0).argmax())
     return int(np.flatnonzero(near[:, size])[-1]), size + 1
-
-
-def choose_k(
-    result: Selection | CrossValidation,
-    *,
-    bound: float | None = None,
-    heldout: float | None = None,
-    explained: float | None = None,
-) -> int:
-    """Return the smallest number of columns that is good enough by one rule.
-
-    Parameters
-    ----------
-    result : Selection or CrossValidation
-        A selection made with ``bound=True`` for ``bound``, a cross-validation for ``heldout``, either for
-        ``explained``.
-    bound : float, optional
-        The loss is at most this factor (1 or more) times the lower bound for as many columns.
-    heldout : float, optional
-        The held-out loss with the chosen lambda is at most this factor (1 or more) times the smallest one.
-    explained : float, optional
-        This share (above 0, at most 1) of the squared norm is explained; of the held-out rows if known.
-
-    Returns
-    -------
-    int
-        The number of columns.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_wine
-    >>> import rgcss_dask as rg
-    >>> picked = rg.select(load_wine().data, 10, center=True, scale="std")
-    >>> rg.choose_k(picked, explained=0.8)
-    7
-    """
-    rules = {"bound": bound, "heldout": heldout, "explained": explained}
-    chosen = [name for name, value in rules.items() if value is not None]
-    if len(chosen) != 1:
-        raise ValueError(f"give exactly one of bound, heldout and explained; got {' and '.join(chosen) or 'none'}.")
-    name, value = chosen[0], float(rules[chosen[0]] or 0.0)
-    if name == "explained" and not 0 < value <= 1:
-        raise ValueError(f"explained must be a share above 0 and at most 1; got {value:g}.")
-    if name != "explained" and not value >= 1:
-        raise ValueError(f"{name} is a factor of the best that is possible: it must be 1 or more; got {value:g}.")
-    reached = _ratio(result, name)
-    enough = reached >= value if name == "explained" else reached <= value
-    if not enough.any():
-        best = reached.max() if name == "explained" else reached.min()
-        raise ValueError(
-            f"no size up to {len(reached)} reaches {name}={value:g}; the best is {best:.4g}. "
-            "Ask for less, or pick more columns."
-        )
-    return int(enough.argmax()) + 1
-
-
-def _ratio(result: Selection | CrossValidation, rule: str) -> Array:
-    """Return for each size what the rule compares with its limit, (k,)."""
-    if isinstance(result, CrossValidation) and rule != "bound":
-        at = int(np.flatnonzero(result.lams == result.lam)[0])
-        return result.held_out_explained[at] if rule == "explained" else _over(result.mean[at], result.mean[at].min())
-    if isinstance(result, CrossValidation):
-        raise ValueError("the bound belongs to a selection: give one made by select(..., bound=True).")
-    if rule == "heldout":
-        raise ValueError("a selection has no held-out loss: give the result of cross_validate.")
-    if rule == "explained":
-        return result.explained
-    if result.bound is None:
-        raise ValueError("this selection has no bound: make it with select(..., bound=True).")
-    return _over(result.loss, result.bound)
-
-
-def _over(losses: Array, best: ArrayLike) -> Array:
-    """Divide by what is possible; nothing over nothing is as good as possible."""
-    best = np.broadcast_to(np.asarray(best, dtype=np.float64), losses.shape)
-    worse = np.where(losses > 0, np.inf, 1.0)
-    return np.asarray(np.divide(losses, best, out=worse, where=best > 0))
 
 
 def _checked_folds(moments: Moments | Rows) -> tuple[Moments | Rows, ...]:

@@ -17,7 +17,7 @@ from rgcss_dask.core.moments import Moments, takes_means
 from rgcss_dask.core.precision import difference
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.selection import Selection
-from rgcss_dask.core.solver.gram import Factor
+from rgcss_dask.core.solver.factor import Factor
 from rgcss_dask.core.solver.greedy import solve
 from rgcss_dask.core.words import counted
 

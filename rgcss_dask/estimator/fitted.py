@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from rgcss_dask.answering import tight_bound
 from rgcss_dask.archive.result_file import save_result
 from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.partial_sums import PartialSums
 from rgcss_dask.core.rebuild import Rebuild
 from rgcss_dask.core.selection import Selection
-from rgcss_dask.core.solver.gram import Factor
+from rgcss_dask.core.solver.factor import Factor
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.estimator.columns import KnowsItsColumns
 from rgcss_dask.estimator.parameters import is_plain
 from rgcss_dask.origin import PickedFrom, as_asked
-from rgcss_dask.questions import tight_bound
 
 Array = NDArray[np.float64]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rgcss_dask.answering import rank_outside_folds, validated, validated_for_share
 from rgcss_dask.cluster.placement import PLACES
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.accumulate import is_whole
@@ -19,7 +20,6 @@ from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.stop import Stop
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows
-from rgcss_dask.questions import rank_outside_folds, validated, validated_for_share
 from rgcss_dask.scanning.given import are_few
 from rgcss_dask.selecting import DEFAULT_COLUMNS, TRIED_COLUMNS, most_columns, stop_at
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rgcss_dask.answering import answered, answered_from_rows, improved, weights
 from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.partial_sums import PartialSums
@@ -18,7 +19,6 @@ from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows, weights_on
 from rgcss_dask.estimator.fitted import TellsItsResult
 from rgcss_dask.estimator.parameters import Parameters
-from rgcss_dask.questions import answered, answered_from_rows, improved, weights
 from rgcss_dask.scanning.uncounted import scan_uncounted
 from rgcss_dask.selecting import warn_of_shortfall
 from rgcss_dask.sources import lazy_columns as lazy

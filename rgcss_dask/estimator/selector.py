@@ -11,6 +11,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
+from rgcss_dask.answering import loss_and_start
 from rgcss_dask.cluster.execution import active_client
 from rgcss_dask.cluster.placement import check_where
 from rgcss_dask.core import evaluate
@@ -25,7 +26,6 @@ from rgcss_dask.estimator.columns import is_frame, labels, refuse_wrapping, row_
 from rgcss_dask.estimator.in_memory import folds_in_memory, moments_in_memory
 from rgcss_dask.estimator.labelled import labelled, rebuilt_field
 from rgcss_dask.estimator.supervised import CarriesY
-from rgcss_dask.questions import loss_and_start
 from rgcss_dask.scanning.batches import parts_of, with_batch
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.scanning.uncounted import is_uncounted

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from rgcss_dask.answering import loss_and_start
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.rebuild import Rebuild
 from rgcss_dask.estimator.picking import Picks
-from rgcss_dask.questions import loss_and_start
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.beside import Targets, with_targets

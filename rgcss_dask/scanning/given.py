@@ -16,7 +16,8 @@ from rgcss_dask.core.hashing import fold_of
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import Options, check_counts
-from rgcss_dask.core.solver.gram import Factor, checked_gram
+from rgcss_dask.core.solver.checks import checked_gram
+from rgcss_dask.core.solver.factor import Factor
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.io.retry import StoreError
 from rgcss_dask.runtime.memory_limit import default_budget

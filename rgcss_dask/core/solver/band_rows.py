@@ -6,8 +6,9 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from rgcss_dask.core.solver.gram import GainTerms, checked_range, safe_unit, split
-from rgcss_dask.core.solver.pool import Pool
+from rgcss_dask.core.solver.checks import checked_range, safe_unit
+from rgcss_dask.core.solver.gram import GainTerms
+from rgcss_dask.core.solver.pool import PARTS, Pool, split
 from rgcss_dask.core.spectrum import Spectrum
 from rgcss_dask.core.words import listed
 from rgcss_dask.runtime.blas import single_threaded_blas
@@ -17,8 +18,6 @@ Index = NDArray[np.intp]
 
 # Candidates whose rows of H and R are formed at once in a refresh: two temporaries of so many rows.
 _BAND = 32
-# Into how many parts products are cut, whatever the number of threads, so that the bits do not depend on it.
-_PARTS = 8
 EPS = float(np.finfo(np.float64).eps)
 
 
@@ -45,11 +44,11 @@ class BandRows:
 
     def multiply(self, X: Array, pool: Pool) -> Array:
         """Return X G for the rows of X, at the candidates; 0 elsewhere."""
-        parts = pool.map(lambda a, b: X @ self.matrix[a:b].T, split(len(self.matrix), _PARTS))
+        parts = pool.map(lambda a, b: X @ self.matrix[a:b].T, split(len(self.matrix), PARTS))
         return self._spread(np.concatenate(parts, axis=1))
 
     def first_terms(self, counts: Array, pool: Pool) -> GainTerms:
-        parts = pool.map(lambda a, b: (self.matrix[a:b] ** 2) @ counts, split(len(self.matrix), _PARTS))
+        parts = pool.map(lambda a, b: (self.matrix[a:b] ** 2) @ counts, split(len(self.matrix), PARTS))
         squares = self._spread(np.concatenate(parts))
         return GainTerms(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
 

@@ -11,7 +11,8 @@ from rgcss_dask.core.band import Band
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.sketch import Sketch
 from rgcss_dask.core.solver.band_rows import BandRows
-from rgcss_dask.core.solver.gram import Base, Factor, Gram
+from rgcss_dask.core.solver.factor import Factor
+from rgcss_dask.core.solver.gram import Base, Gram
 
 Array = NDArray[np.float64]
 

@@ -17,7 +17,9 @@ from rgcss_dask.core.problem import Problem, Rules
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.sketch import Sketch
 from rgcss_dask.core.solver.bases import is_base
-from rgcss_dask.core.solver.gram import INDEFINITE, Base, Factor, GainTerms, Gram, checked_gram, judged_by, not_a_gram
+from rgcss_dask.core.solver.checks import INDEFINITE, checked_gram, judged_by, not_a_gram
+from rgcss_dask.core.solver.factor import Factor
+from rgcss_dask.core.solver.gram import Base, GainTerms, Gram
 from rgcss_dask.core.solver.grouped import pick_in_groups
 from rgcss_dask.core.solver.pool import Pool
 from rgcss_dask.core.solver.recurrence import Candidate, Residual

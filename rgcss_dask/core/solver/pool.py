@@ -6,9 +6,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 from rgcss_dask.runtime.cpus import available_cpus
+
+# Into how many parts work is cut, whatever the number of threads, so that the bits do not depend on it.
+PARTS = 8
 
 
 class Pool:
@@ -63,3 +67,10 @@ class Pool:
             for _ in range(times):
                 helping.append(self._others.submit(work))
         return helping
+
+
+def split(n: int, parts: int) -> list[tuple[int, int]]:
+    """Cut n rows into parts, none too small to be worth a thread."""
+    parts = min(parts, max(1, n // 128))
+    edges = [n * i // parts for i in range(parts + 1)]
+    return [(a, b) for a, b in pairwise(edges) if b > a]

@@ -1,0 +1,205 @@
+"""What is asked of moments or rows is answered where they are: in this process, or on the cluster that holds them."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rgcss_dask.cluster.placement import ask, check_where, recorded_warnings
+from rgcss_dask.cluster.remote_moments import RemoteMoments
+from rgcss_dask.core import memory_needs, refinement, tuning
+from rgcss_dask.core import stability as bootstrap
+from rgcss_dask.core.folds import outside_folds
+from rgcss_dask.core.grid import GRID
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.problem import Lambdas, Problem
+from rgcss_dask.core.rebuild import Rebuild
+from rgcss_dask.core.refinement import Refinement
+from rgcss_dask.core.search import Told
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.sizes import size_remark
+from rgcss_dask.core.solver import greedy
+from rgcss_dask.core.solver.bases import base_of
+from rgcss_dask.core.solver.greedy import Source
+from rgcss_dask.core.stability import Stability
+from rgcss_dask.core.tuning import CrossValidation
+from rgcss_dask.core.wide import Rows, select_from_rows, solved
+
+Array = NDArray[np.float64]
+
+
+def answered(
+    source: Source, k: int, problem: Problem, *, bound: bool = False, where: str | None = None
+) -> list[Selection]:
+    """Answer a problem where the source is, with a selection for each of its lambdas."""
+    if not _is_remote(source, where):
+        return _select(source, k, problem, bound=bound)
+    bounded = bound or problem.stop.bound is not None
+    n, lams = problem.aims.columns_with_signals(source.n), int(np.size(problem.lam))
+    need = memory_needs.select_need(n, _count(k, source.n), lams, bound=bounded)
+    found: list[Selection] = ask(_select, source, k, problem, need=need, where=where, bound=bound)
+    return found
+
+
+def answered_by(
+    source: Source | Rows, k: int, problem: Problem, *, bound: bool = False, where: str | None = None
+) -> list[Selection]:
+    """Answer a problem with a selection for each of its lambdas, from rows or anything else."""
+    if not isinstance(source, Rows):
+        return answered(source, k, problem, bound=bound, where=where)
+    check_where(where, source)
+    return answered_from_rows(source, k, problem, bound=bound)[0]
+
+
+def answered_from_rows(
+    rows: Rows, k: int, problem: Problem, *, bound: bool = False
+) -> tuple[list[Selection], list[Array]]:
+    """Answer a problem from fewer rows than columns: for each of its lambdas a selection and its weights, (k, n)."""
+    warn_of_sizes(rows, problem)
+    pairs = [select_from_rows(rows, k, problem.at(lam), bound=bound) for lam in problem.lams]
+    return [picked for picked, _ in pairs], [weights for _, weights in pairs]
+
+
+def validated(
+    moments: Moments | Rows, k: int, problem: Problem, *, where: str | None = None, **options: Any
+) -> CrossValidation:
+    """Answer a problem by cross-validation, where the moments are."""
+    if not _is_remote(moments, where):
+        return _validate(moments, k, problem, **options)
+    given = [grid for grid in (options.get("lams"), options.get("lam_per_row")) if grid is not None]
+    count = int(np.size(given[0])) if given else GRID
+    n = problem.aims.columns_with_signals(moments.n)
+    need = memory_needs.tune_need(n, _count(k, moments.n), count, len(moments.folds))
+    found: CrossValidation = ask(_validate, moments, k, problem, need=need, where=where, **options)
+    return found
+
+
+def validated_for_share(
+    moments: Moments | Rows, most: int, problem: Problem, *, lams: Lambdas | None = None, where: str | None = None
+) -> CrossValidation:
+    """Choose lambda for as many columns as the share of the problem takes, at most ``most``.
+
+    For all columns, or many more than are picked in the end, every lambda is as good. So each lambda first says how
+    many columns it needs on all rows; for the fewest of these the one with the smallest held-out loss is taken.
+    """
+    tuned = validated(moments, most, problem.without_stop(), lams=lams, fixed_k=True, where=where)
+    with recorded_warnings():  # said of the moments before, or of lambdas that are not taken
+        paths = answered_by(moments, most, problem.at(tuned.lams), where=where)
+    fewest = min(len(path) for path in paths)
+    lam = tuned.best_lam(fewest)
+    picked = paths[int(np.flatnonzero(tuned.lams == lam)[0])]
+    return replace(tuned, lam=lam, k=len(picked), selection=picked)
+
+
+def resampled(moments: Moments, k: int, problem: Problem, *, where: str | None = None, **options: Any) -> Stability:
+    """Answer a problem on resamples of the row groups, where the moments are."""
+    if not _is_remote(moments, where):
+        return bootstrap.resample(moments, k, problem, **options)
+    n = problem.aims.columns_with_signals(moments.n)
+    need = memory_needs.stability_need(n, _count(k, moments.n), len(moments.groups), options.get("memory"))
+    found: Stability = ask(bootstrap.resample, moments, k, problem, need=need, where=where, **options)
+    return found
+
+
+def improved(
+    selection: Selection,
+    source: Moments | ArrayLike,
+    problem: Problem | None = None,
+    *,
+    where: str | None = None,
+    told: Told | None = None,
+    **options: Any,
+) -> Refinement:
+    """Exchange picked columns for better ones that the problem allows, where the source is."""
+    if not _is_remote(source, where):
+        return refinement.improve(selection, source, problem, told=told, **options)
+    n = selection.aims.columns_with_signals(source.n)
+    need = memory_needs.refine_need(n, selection.k, options.get("effort", 0), exact=options.get("exact", False))
+    found: Refinement = ask(_improve, source, selection, problem, need=need, where=where, **options)
+    return found
+
+
+def weights(selection: Selection, source: Moments | ArrayLike, *, where: str | None = None) -> Array:
+    """Return the weights of a selection, (k, n), worked out where the moments are; see `Selection.weights`."""
+    if not _is_remote(source, where):
+        return selection.weights(source)
+    return ask(_weights, source, selection, need=memory_needs.select_need(source.n, selection.k), where=where)
+
+
+def tight_bound(selection: Selection, source: Moments | ArrayLike, *, where: str | None = None) -> Array:
+    """Return the tight lower bound after each pick, (k,), worked out where the moments are; see `Gram.spectrum`."""
+    if not _is_remote(source, where):
+        return _tight_bound(source, selection)
+    need = memory_needs.select_need(source.n, selection.k, bound=True)
+    return ask(_tight_bound, source, selection, need=need, where=where)
+
+
+def loss_and_start(source: Moments, model: Rebuild, *, where: str | None = None) -> tuple[float, float]:
+    """Return the loss of weights learnt before on these rows, and the squared norm of the rows prepared alike."""
+    if not _is_remote(source, where):
+        return _loss_and_start(source, model)
+    need = memory_needs.select_need(source.n, len(model.columns))
+    return ask(_loss_and_start, source, model, need=need, where=where)
+
+
+def rank_outside_folds(moments: Moments | Rows, k: int, problem: Problem, *, where: str | None = None) -> int:
+    """Return how many columns, at most k, the rows outside any fold span."""
+    if not _is_remote(moments, where):
+        return _rank_outside_folds(moments, k, problem)
+    need = memory_needs.tune_need(moments.n, k, 1, len(moments.folds))
+    rank: int = ask(_rank_outside_folds, moments, k, problem, need=need, where=where)
+    return rank
+
+
+def _is_remote(source: Any, where: str | None) -> TypeGuard[RemoteMoments]:
+    """Tell a handle from what is in this process, and refuse a place that there is not."""
+    check_where(where, source)
+    return isinstance(source, RemoteMoments)
+
+
+def _select(source: Source, k: int, problem: Problem, *, bound: bool) -> list[Selection]:
+    warn_of_sizes(source, problem)
+    return greedy.solve(source, k, problem, bound=bound)
+
+
+def _validate(moments: Moments | Rows, k: int, problem: Problem, **options: Any) -> CrossValidation:
+    warn_of_sizes(moments, problem)
+    return tuning.validate(moments, k, problem, **options)
+
+
+def warn_of_sizes(source: Any, problem: Problem) -> None:
+    """Warn where columns of very different size are counted as they are; of a Gram alone it cannot be told."""
+    remark = size_remark(source, problem) if isinstance(source, Moments | Rows) else None
+    if remark is not None:
+        warnings.warn(remark, stacklevel=4)
+
+
+def _improve(moments: Moments, selection: Selection, problem: Problem | None, **options: Any) -> Refinement:
+    return refinement.improve(selection, moments, problem, **options)
+
+
+def _weights(moments: Moments, selection: Selection) -> Array:
+    return selection.weights(moments)
+
+
+def _tight_bound(source: Moments | ArrayLike, selection: Selection) -> Array:
+    base = selection.base(source)
+    return selection.tight_bound(base.spectrum(selection.counting.counts(base.n), selection.k))
+
+
+def _loss_and_start(moments: Moments, model: Rebuild) -> tuple[float, float]:
+    return model.losses_in(base_of(moments, model.mu, model.sigma, rest=model.mu_rest))
+
+
+def _rank_outside_folds(moments: Moments | Rows, k: int, problem: Problem) -> int:
+    with recorded_warnings():  # that the rank is reached is what is asked here
+        return min(solved(rest, k, problem.at(0.0)).k for rest in outside_folds(moments))
+
+
+def _count(k: Any, n: int) -> int:
+    """Return how many columns to plan for. An invalid k counts as n here; the function that selects refuses it."""
+    return min(int(k), n) if isinstance(k, int | np.integer) and k > 0 else n

@@ -1,0 +1,34 @@
+"""The rows outside each fold, to learn on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.wide import Rows
+
+Array = NDArray[np.float64]
+
+
+def outside_folds(source: Moments | Rows) -> Iterator[Moments | Rows]:
+    """Yield for each fold what was not in it."""
+    yield from source.outside_folds() if isinstance(source, Rows) else leave_one_out(source.folds)
+
+
+def leave_one_out(folds: Sequence[Moments], rest: Moments | None = None) -> Iterator[Moments]:
+    """Yield for each fold the merge of all others.
+
+    Never the whole minus the fold: that loses digits where folds differ in size. Halving the folds takes K log K merges
+    and keeps log K of them alive.
+    """
+    if len(folds) == 1:
+        assert rest is not None  # there are two folds or more
+        yield rest
+        return
+    half = len(folds) // 2
+    for inside, outside in ((folds[:half], folds[half:]), (folds[half:], folds[:half])):
+        yield from leave_one_out(inside, reduce(Moments.merge, outside if rest is None else (rest, *outside)))
