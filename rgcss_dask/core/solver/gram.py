@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 # Entries of G below which a product takes less time than waking a thread for half of it.
-_WORTH_A_THREAD = 512**2
+_WORTH_A_THREAD = 1024**2
 # Vectors from which BLAS, which reads all of G, is faster than reading half of it.
 _MANY = 32
 # Rows and columns of G refreshed by one thread at a time: two temporaries of this size fit its cache.
