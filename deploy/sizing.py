@@ -23,11 +23,11 @@ from rgcss_dask.core.plan import (
     READ_BYTES,
     SPAN_BYTES,
     SPAN_LIMIT,
-    SPAN_ROWS,
     Geometry,
     Options,
     Plan,
     is_chain,
+    least_rows,
     make_plan,
     merges_in_a_row,
     parts_of_span,
@@ -166,8 +166,9 @@ def planned(matrix: Matrix, threads: int) -> Plan:
     row_bytes = matrix.columns * np.dtype(matrix.dtype).itemsize
     whole = Geometry(matrix.rows, matrix.columns, np.dtype(matrix.dtype), np.array([0, matrix.rows]))
     parts = parts_of_span(whole, matrix.options) if is_chain(whole, matrix.options) else 1
-    rows = min(matrix.rows, SPAN_LIMIT * max(SPAN_ROWS * parts, SPAN_BYTES // row_bytes))
-    chunk = max(1, min(rows, READ_BYTES // row_bytes))
+    chunk = max(1, min(matrix.rows, READ_BYTES // row_bytes))
+    # A chunk more, or the spans would end at chunks just so that they are as few as they can be.
+    rows = min(matrix.rows, SPAN_LIMIT * max(least_rows(whole, parts), SPAN_BYTES // row_bytes) + chunk)
     cuts = np.append(np.arange(0, rows, chunk, dtype=np.int64), rows)
     geometry = Geometry(rows, matrix.columns, np.dtype(matrix.dtype), cuts)
     return make_plan(geometry, matrix.options, budget=UNLIMITED, threads=threads, cluster=True)

@@ -16,7 +16,7 @@ from rgcss_dask.core.errors import TooManyColumnsError
 Cuts = NDArray[np.int64]
 
 SPAN_BYTES = 2**28  # of data in a span, so that a lost one is soon read again
-SPAN_ROWS = 2**13  # of 8 bits at least, so that making and merging an n x n matrix is a few per cent of the work
+SPAN_ROWS = 2**15  # of 8 bits at least, so that making and merging an n x n matrix is a few per cent of the work
 SKETCH_SPAN = 16  # times the bytes of its sketch, at least
 SPAN_COUNT = 32  # at least, if the rows allow it, so that threads stay busy and progress is seen
 SPAN_LIMIT = 2**12  # at most; with the merges, a graph of under 10,000 tasks
@@ -220,14 +220,17 @@ def is_chain(geometry: Geometry, options: Options) -> bool:
 def span_edges(geometry: Geometry, options: Options | None = None, *, parts: int = 1) -> Cuts:
     """Return the rows at which spans begin and end; of more rows where more parts have to be merged after them."""
     g = geometry
-    least = SPAN_ROWS if g.dtype.itemsize == 1 else SPAN_ROWS // 2  # whose products take twice as long
-    least *= parts
-    rows = max(least, min(SPAN_BYTES // g.row_bytes, -(-g.rows // SPAN_COUNT)), -(-g.rows // SPAN_LIMIT))
+    rows = max(least_rows(g, parts), min(SPAN_BYTES // g.row_bytes, -(-g.rows // SPAN_COUNT)), -(-g.rows // SPAN_LIMIT))
     if g.whole:  # all of a span is in memory at once, so no more than must be
         rows = max(READ_BYTES // g.row_bytes, -(-g.rows // SPAN_LIMIT))
     elif options is not None and options.sketch is not None:  # adding sketches up should take no time beside reading
         rows = max(rows, SKETCH_SPAN * options.matrix_bytes(g.columns) // g.row_bytes)
     return thinned(g.cuts, rows)
+
+
+def least_rows(geometry: Geometry, parts: int = 1) -> int:
+    """Return how many rows a span has at least: fewer of wider types, whose products take longer."""
+    return parts * SPAN_ROWS // min(geometry.dtype.itemsize**2, 8)
 
 
 def memory_need(
