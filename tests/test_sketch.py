@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from functools import reduce
 
 import numpy as np
 import oracle
@@ -12,7 +13,8 @@ import zarr
 import rgcss_dask as rg
 from rgcss_dask import cli
 from rgcss_dask.core import plan
-from rgcss_dask.core.sketch import Sketch, drawn
+from rgcss_dask.core.sketch import Sketch, SketchSums, drawn
+from rgcss_dask.core.sparse_rows import SparseRows
 
 RNG = np.random.default_rng(8)
 A = RNG.normal(size=(4000, 12)) @ RNG.normal(size=(12, 150)) + 0.5 * RNG.normal(size=(4000, 150)) + 4.0
@@ -49,6 +51,49 @@ def test_a_sketch_is_signs_times_rows_and_sums_are_exact(kind, weighted, parts):
         np.testing.assert_allclose(norms, w @ rows**2, rtol=1e-9)
     np.testing.assert_allclose(sketch.mean, whole.mean, rtol=1e-12)
     np.testing.assert_allclose(sketch.spread, whole.spread, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "bool", "i2", "u2", "f4", "f2", "i8"])
+@pytest.mark.parametrize("rows", [3, 1400])
+def test_small_integers_of_any_type_are_exact_in_any_order(dtype, rows):
+    low, high = (
+        (0, 1)
+        if dtype in ("bool", "f2")
+        else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        if dtype[1] in "12"
+        else (-9, 300)
+    )
+    X = RNG.integers(low, high, (rows, 37), endpoint=True).astype(dtype)
+    X[: rows // 2], X[:, 5] = low, high  # many of one place add up to the most that there can be
+    numbers, plain = np.arange(rows, dtype=np.uint64), X.astype(np.int64)
+    wanted, found = omega(rows, 2).astype(np.int64) @ plain, []
+    for cuts in ([], [rows // 3], [1, 2]):
+        pieces = [SketchSums(37, X.dtype, 2, 0) for _ in range(len(cuts) + 1)]
+        for sums, rows_of, own in zip(pieces, np.split(X, cuts), np.split(numbers, cuts), strict=True):
+            sums.add(rows_of, own)
+        made = [sums.finished() for sums in pieces[::-1]]
+        found.append(reduce(Sketch.merge, made).about(np.zeros(37)))
+        assert found[-1].exact
+        np.testing.assert_array_equal(found[-1].product, wanted)
+        np.testing.assert_array_equal(found[-1].total, plain.sum(axis=0))
+        np.testing.assert_array_equal(found[-1].column_squares, (plain**2).sum(axis=0))
+
+
+def test_a_sketch_leaves_integers_when_it_must():
+    first, then = RNG.integers(900, 1000, (70, 9)).astype("f8"), RNG.normal(950, 1, (60, 9))
+    sums = SketchSums(9, np.dtype("f8"), 8, 0)
+    sums.add(first, np.arange(70, dtype=np.uint64))
+    sums.add(then, np.arange(70, 130, dtype=np.uint64))
+    sketch, X = sums.finished(), np.concatenate([first, then])
+    assert not sketch.exact
+    np.testing.assert_allclose(sketch.prepared(True, None)[0], omega(130, 8) @ (X - X.mean(axis=0)), atol=1e-9)
+    np.testing.assert_allclose(sketch.spread, X.std(axis=0), rtol=1e-12)
+
+
+def test_stacked_sparse_rows_stay_sparse(monkeypatch):
+    monkeypatch.setattr(SparseRows, "__array__", None)
+    stacked = rg.scan([SPARSE[:1500], SPARSE[1500:]], sketch=D)
+    np.testing.assert_allclose(stacked.product, rg.scan(SPARSE, sketch=D).product, atol=1e-9)
 
 
 def test_signs_and_places_are_even():

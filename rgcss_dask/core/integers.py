@@ -97,7 +97,7 @@ class IntegerProducts:
         """Find between which small integers the values lie; None if they are none, or their sums would not be exact."""
         if weights is not None and weights.dtype.kind == "f":
             return None  # weights with fractions cannot be exact
-        found = _range_of(block)
+        found = small_range(block)
         if found is None or weights is None or len(weights) == 0:
             return found
         heaviest = np.add.reduceat(weights.astype(np.float64), np.arange(0, len(weights), PIECE)).max()
@@ -109,7 +109,7 @@ class IntegerProducts:
 
     def add(self, piece: NDArray[Any], found: Range, matrices: Sequence[Array]) -> Array:
         """Add the products of at most `PIECE` rows to every matrix, and return the sums of the columns."""
-        return self._way.add(np.ascontiguousarray(_compilable(piece)), found, self.offset, matrices)
+        return self._way.add(np.ascontiguousarray(compilable(piece)), found, self.offset, matrices)
 
     def add_weighted(self, piece: NDArray[Any], weights: Array, matrices: Sequence[Array]) -> Array:
         """Add products times a weight, which outgrow small types, not float64."""
@@ -124,15 +124,16 @@ class IntegerProducts:
         return total
 
 
-def _compilable(rows: NDArray[Any]) -> NDArray[Any]:
+def compilable(rows: NDArray[Any]) -> NDArray[Any]:
     """Return rows of a type that compiled loops know: in the machine's order of bytes, and no float16."""
     single = rows.dtype.kind == "f" and rows.dtype.itemsize < 4
     return rows.astype(np.float32 if single else rows.dtype.newbyteorder("="), copy=False)
 
 
-def _range_of(block: NDArray[Any] | SparseRows) -> Range | None:
+def small_range(block: NDArray[Any] | SparseRows) -> Range | None:
+    """Find between which small integers all values of a block lie, whatever their type; None if they are none."""
     if isinstance(block, SparseRows):
-        stored = _range_of(block.values[None])
+        stored = small_range(block.values[None])
         return None if stored is None else Range(min(0, stored.least), max(0, stored.most))
     if block.size == 0:
         return Range(0, 0)
@@ -141,7 +142,7 @@ def _range_of(block: NDArray[Any] | SparseRows) -> Range | None:
     if is_exact(block.dtype):
         return Range(int(np.iinfo(block.dtype).min), int(np.iinfo(block.dtype).max))
     if block.dtype.kind == "f":
-        least, most = kernels.whole_range(_compilable(block), float(LARGEST))
+        least, most = kernels.whole_range(compilable(block), float(LARGEST))
         found = Range(int(least), int(most))
     else:
         found = Range(int(block.min()), int(block.max()))

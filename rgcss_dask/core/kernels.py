@@ -106,37 +106,72 @@ def add_signed_rows(
     total: Array,
     squares: Array,
 ) -> None:
-    """Add some columns of each row less the shift, times its signed root, to its place; and weighted column sums."""
+    """Add some columns of each row less the shift, times its signed root, to its place; and weighted column sums.
+
+    Column sums take four rows at once, because each time they are read and written anew.
+    """
     # Slices, because an index that is a sum might be negative: that would keep loops out of vector lanes.
     about, sums, of_squares = shift[first:last], total[first:last], squares[first:last]
     for i in range(rows.shape[0]):
-        row, to, root, w = rows[i][first:last], product[places[i]][first:last], roots[i], weights[i]
+        row, to, root = rows[i][first:last], product[places[i]][first:last], roots[i]
         for j in range(row.size):
-            value = np.float64(row[j]) - about[j]
-            to[j] += root * value
-            sums[j] += w * value
-            of_squares[j] += w * value * value
+            to[j] += root * (np.float64(row[j]) - about[j])
+        if i % 4 == 3:
+            a, b, c = rows[i - 3][first:last], rows[i - 2][first:last], rows[i - 1][first:last]
+            wa, wb, wc, wd = weights[i - 3], weights[i - 2], weights[i - 1], weights[i]
+            for j in range(row.size):
+                xa, xb = np.float64(a[j]) - about[j], np.float64(b[j]) - about[j]
+                xc, xd = np.float64(c[j]) - about[j], np.float64(row[j]) - about[j]
+                sums[j] += (wa * xa + wb * xb) + (wc * xc + wd * xd)
+                of_squares[j] += (wa * xa * xa + wb * xb * xb) + (wc * xc * xc + wd * xd * xd)
+    for i in range(rows.shape[0] - rows.shape[0] % 4, rows.shape[0]):
+        row, w = rows[i][first:last], weights[i]
+        for j in range(row.size):
+            x = np.float64(row[j]) - about[j]
+            sums[j] += w * x
+            of_squares[j] += w * x * x
 
 
 @compiled
 def add_signed_bytes(
     rows: NDArray[Any],
-    first: int,
+    offset: np.int16,
     places: NDArray[np.int64],
-    signs: NDArray[np.int32],
-    product: NDArray[np.int32],
+    signs: NDArray[np.int16],
+    strips: NDArray[np.int16],
     total: NDArray[np.int32],
     squares: NDArray[np.int32],
 ) -> None:
-    """Do the same with 8-bit integers about zero, so few that sums over columns from ``first`` on fit 32 bits."""
-    last = first + total.size
-    for i in range(rows.shape[0]):
-        row, to, sign = rows[i][first:last], product[places[i]], signs[i]
-        for j in range(row.size):
-            value = np.int32(row[j])
-            to[j] += sign * value
-            total[j] += value
-            squares[j] += value * value
+    """Do the same in 16 bits with 8-bit integers less ``offset``, which are -128 to 127; ``squares`` get x (x + 1).
+
+    Four of these fit 16 bits, where four squares of -128 do not. ``strips`` are (count, d, width): so many columns
+    each, of which the sums stay cached; at most 255 rows may be in one of the d, and 2^17 in all.
+    """
+    n, width, count, one = rows.shape[1], strips.shape[2], rows.shape[0], np.int16(1)
+    for s in range(strips.shape[0]):
+        first = s * width
+        last = min(first + width, n)
+        sums, of_squares, strip = total[first:last], squares[first:last], strips[s]
+        # Each step is cast, or it would be one in 64 bits.
+        for i in range(count):
+            row, to, sign = rows[i][first:last], strip[places[i]], signs[i]
+            for j in range(row.size):
+                to[j] = np.int16(to[j] + np.int16(sign * np.int16(np.int16(row[j]) - offset)))
+            if i % 4 == 3:
+                a, b, c = rows[i - 3][first:last], rows[i - 2][first:last], rows[i - 1][first:last]
+                for j in range(row.size):
+                    xa, xb = np.int16(np.int16(a[j]) - offset), np.int16(np.int16(b[j]) - offset)
+                    xc, xd = np.int16(np.int16(c[j]) - offset), np.int16(np.int16(row[j]) - offset)
+                    ya, yb = np.uint16(np.int16(xa * np.int16(xa + one))), np.uint16(np.int16(xb * np.int16(xb + one)))
+                    yc, yd = np.uint16(np.int16(xc * np.int16(xc + one))), np.uint16(np.int16(xd * np.int16(xd + one)))
+                    sums[j] += np.int32(np.int16(xa + xb + xc + xd))
+                    of_squares[j] += np.int32(np.uint16(ya + yb + yc + yd))
+        for i in range(count - count % 4, count):
+            row = rows[i][first:last]
+            for j in range(row.size):
+                x = np.int32(row[j]) - np.int32(offset)
+                sums[j] += x
+                of_squares[j] += x * (x + np.int32(1))
 
 
 @compiled
@@ -144,21 +179,24 @@ def add_signed_sparse(
     indptr: NDArray[Any],
     indices: NDArray[Any],
     data: NDArray[Any],
+    order: NDArray[np.int64],
     places: NDArray[np.int64],
     roots: Array,
     weights: Array,
     product: Array,
-    total: Array,
-    squares: Array,
+    sums: Array,
 ) -> None:
-    """Do the same with the stored values of a CSR block, about zero."""
-    for i in range(len(indptr) - 1):
+    """Do the same with the stored values of a CSR block, about zero; ``sums`` and those of squares are (n, 2).
+
+    Rows with one place follow each other, so that what they are added to stays cached.
+    """
+    for i in order:
         to, root, w = product[places[i]], roots[i], weights[i]
         for a in range(indptr[i], indptr[i + 1]):
-            j, value = indices[a], np.float64(data[a])
+            j, value = np.uint64(indices[a]), np.float64(data[a])
             to[j] += root * value
-            total[j] += w * value
-            squares[j] += w * value * value
+            sums[j, 0] += w * value
+            sums[j, 1] += w * value * value
 
 
 @compiled

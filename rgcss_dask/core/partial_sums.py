@@ -21,8 +21,8 @@ from rgcss_dask.core.plan import Options
 from rgcss_dask.core.sketch import Sketch, SketchSums
 from rgcss_dask.core.sparse_rows import SparseRows
 
-# Sparse rows that are made dense at once, for a checksum.
-_DENSE_ROWS = 2**10
+# Bytes of sparse rows that are made dense at once, for a checksum.
+_DENSE_BYTES = 2**24
 Key = tuple[str, int]  # ("rows", 0), ("fold", k), ("group", g) or ("noise", 0)
 PartSums = Moments | Gaps | Differences
 NOISE: Key = ("noise", 0)
@@ -104,8 +104,9 @@ class Collector:
     ) -> None:
         """Add a block that begins at row ``start``; only rows of the mask, if there is one."""
         if self.options.checksum:
-            for top in range(0, len(block), _DENSE_ROWS):  # of sparse rows the checksum is that of dense ones
-                self._crc = zlib.crc32(np.ascontiguousarray(block[top : top + _DENSE_ROWS]).data.cast("B"), self._crc)
+            step = max(1, _DENSE_BYTES // (block.shape[1] * self.dtype.itemsize))
+            for top in range(0, len(block), step):  # of sparse rows the checksum is that of dense ones
+                self._crc = zlib.crc32(np.ascontiguousarray(block[top : top + step]).data.cast("B"), self._crc)
             if weights is not None:
                 self._weights_crc = weights_checksum(weights, self._weights_crc)
         if self.options.noise:

@@ -21,6 +21,8 @@ SKETCH_SPAN = 16  # times the bytes of its sketch, at least
 SPAN_COUNT = 32  # at least, if the rows allow it, so that threads stay busy and progress is seen
 SPAN_LIMIT = 2**12  # at most; with the merges, a graph of under 10,000 tasks
 READ_BYTES = 2**22  # asked of the store at once
+# The same where sparse rows are added to a sketch: they go all over it, so that many are to share each visit.
+SPARSE_BYTES = 2**26
 SKETCH_ROWS = 2**4  # the same where rows are added to a sketch, which has no products
 CELL_ROWS = 2**10  # read at once, at least, for each part kept apart, so that its products stay large
 # A checkpoint takes about as long as the products of 1,000 rows: a few per cent of this many.
@@ -47,11 +49,16 @@ class Geometry:
     dtype: np.dtype[Any]
     cuts: Cuts  # first and last row, and each row in between where a read may begin
     whole: bool = False  # a span is read at once, as a block of a Dask array is
+    sparse_bytes: int = 0  # of a row on average, where rows are read as sparse ones; 0: they are dense
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row as it is stored."""
         return max(1, self.columns * self.dtype.itemsize)
+
+    def bytes_read(self, options: Options) -> int:
+        """Bytes of one row as it is read; only sketches are sure to take sparse rows as they are."""
+        return self.sparse_bytes if self.sparse_bytes and options.sketch is not None else self.row_bytes
 
 
 @dataclass(frozen=True)
@@ -224,7 +231,7 @@ def span_edges(geometry: Geometry, options: Options | None = None, *, parts: int
     if g.whole:  # all of a span is in memory at once, so no more than must be
         rows = max(READ_BYTES // g.row_bytes, -(-g.rows // SPAN_LIMIT))
     elif options is not None and options.sketch is not None:  # adding sketches up should take no time beside reading
-        rows = max(rows, SKETCH_SPAN * options.matrix_bytes(g.columns) // g.row_bytes)
+        rows = max(rows, SKETCH_SPAN * options.matrix_bytes(g.columns) // g.bytes_read(options))
     return thinned(g.cuts, rows)
 
 
@@ -257,7 +264,7 @@ def memory_need(
         work = 3 * matrix + 64 * read_rows + matrix // 2  # sums in 32 bits
     gaps = 0 if options.matrices == 1 else 2 * matrix + 2 * 8 * read_rows * n
     gathered = 2 if options.folds or options.groups or options.fraction is not None else 1
-    reading = (READ_COPIES + gathered) * read_rows * geometry.row_bytes
+    reading = (READ_COPIES + gathered) * read_rows * geometry.bytes_read(options)
     alive = results_alive(spans, concurrency, chain=chain, cluster=cluster)
     apart = options.folds or (0 if groups else 1)
     if groups:  # results are of runs of rows, so that a group is in two of them only where one ends
@@ -302,7 +309,8 @@ def reads_between(cuts: Cuts, start: int, stop: int, rows: int) -> Iterator[tupl
 def _read_rows(geometry: Geometry, options: Options) -> int:
     parts = max(1, options.folds) * (2 if options.groups else 1)
     least = CELL_ROWS if options.sketch is None else SKETCH_ROWS
-    return max(READ_BYTES // geometry.row_bytes, least * parts)
+    sparse = options.sketch is not None and geometry.sparse_bytes > 0
+    return max((SPARSE_BYTES if sparse else READ_BYTES) // geometry.bytes_read(options), least * parts)
 
 
 def _largest_read(geometry: Geometry, edges: Cuts, read_rows: int) -> int:

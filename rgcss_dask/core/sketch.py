@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from rgcss_dask.core import kernels
 from rgcss_dask.core.accumulate import check_real, checked_rows, checked_weights, raise_not_finite
 from rgcss_dask.core.hashing import hashed
-from rgcss_dask.core.integers import EXACT_WEIGHT, is_exact
+from rgcss_dask.core.integers import compilable, is_exact, is_within, may_be_small, small_range
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.precision import ROUNDING, doubt_of_values, resolution
@@ -28,10 +28,12 @@ RowNumbers = NDArray[np.uint64]
 ROWS_PER_PICK = 10
 # With fewer for each pick, the picks are poor.
 FEW_PER_PICK = 4
-# Bytes of a sketch of some columns, for all its rows, that the second cache of a core holds beside the data.
-_CACHED = 2**18
-# So many squares of 8 bits, and sums of so many values, fit 32 bits.
-_ROWS_OF_BYTES = 2**15
+# Bytes of a sketch of some columns, for all its rows, that the second cache of a core holds.
+_CACHED = 2**20
+# Columns are added up so many at once: whole lines of the cache.
+_LANES = 32
+# So many values of 8 bits fit 16 bits, and so many of their squares 32 bits.
+_ROWS_OF_BYTES, _ROWS_OF_SQUARES = 2**8 - 1, 2**17
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -188,7 +190,7 @@ def _united(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 class SketchSums:
-    """A sketch in the making: each row is added in place."""
+    """A sketch in the making: rows are added in place; of small integers, of whatever type, sums are integers too."""
 
     def __init__(self, n: int, dtype: np.dtype[Any], rows: int, seed: int) -> None:
         check_real(dtype)
@@ -197,93 +199,73 @@ class SketchSums:
         self._ones = np.zeros(rows)
         self._total, self._squares = np.zeros(n), np.zeros(n)
         self._shift: Array | None = None
-        self._rows, self._weight, self._whole = 0, 0.0, is_exact(dtype)
-        self._unadded = 0  # rows that are in 32 bits only
+        self._rows, self._weight, self._whole = 0, 0.0, may_be_small(dtype)
+        self._bytes = _Bytes(dtype, self._product, self._total, self._squares)
 
     def add(self, block: NDArray[Any] | SparseRows, numbers: RowNumbers, weights: NDArray[Any] | None = None) -> None:
         """Add the rows of a block, given their numbers; a value that is not finite is an error that gives its place."""
         if len(block) == 0:
             return
-        block = block if isinstance(block, SparseRows) else np.ascontiguousarray(block)
+        block = block if isinstance(block, SparseRows) else np.ascontiguousarray(compilable(block))
         places, signs = drawn(numbers, self._height, self._seed)
         w = np.ones(len(block)) if weights is None else weights.astype(np.float64)
-        self._whole &= weights is None
         roots = signs * np.sqrt(w)
         with np.errstate(invalid="ignore", over="ignore"):
-            self._add(block, places, signs, roots, w, weighted=weights is not None)
+            if self._whole and not (weights is None and _is_whole(block)):
+                self._leave_integers()
+            if self._adds_bytes(block):
+                self._bytes.add(block, places, signs)  # type: ignore[arg-type]
+            else:
+                self._add(block, places, roots, w)
             if not np.all(np.isfinite(self._squares)):
                 raise_not_finite(np.asarray(block))
         self._ones += np.bincount(places, roots, self._height)
         self._rows += len(block)
         self._weight += float(w.sum())
 
-    def _add(
-        self,
-        block: NDArray[Any] | SparseRows,
-        places: NDArray[np.int64],
-        signs: Array,
-        roots: Array,
-        w: Array,
-        *,
-        weighted: bool,
-    ) -> None:
+    def _adds_bytes(self, block: NDArray[Any] | SparseRows) -> bool:
+        """Tell whether a block is added in 16 bits, about a constant, which that of rows before must be."""
+        if not self._whole or not is_exact(self._dtype) or isinstance(block, SparseRows):
+            return False
+        return np.array_equal(self._about(self._bytes.shift), self._bytes.shift)
+
+    def _add(self, block: NDArray[Any] | SparseRows, places: NDArray[np.int64], roots: Array, w: Array) -> None:
         if isinstance(block, SparseRows):
-            self._begin(np.zeros(self._n))
-            block.add_signed(places, roots, w, self._product, self._total, self._squares)
-        elif is_exact(self._dtype) and not weighted:
-            self._begin(np.zeros(self._n))
-            self._add_bytes(block, places, signs)
-        else:
-            shift = self._begin(block[:_NEAR].mean(axis=0, dtype=np.float64))
-            step = max(1, _CACHED // (8 * self._height))
-            for start in range(0, self._n, step):
-                stop = min(start + step, self._n)
-                sums = (self._product, self._total, self._squares)
-                kernels.add_signed_rows(block, start, stop, shift, places, roots, w, *sums)
+            if not self._about(np.zeros(self._n)).any():
+                block.add_signed(places, roots, w, self._product, self._total, self._squares)
+                return
+            block = np.asarray(block)  # dense ones came before it
+        if self._shift is None and not self._whole:
+            self._about(block[:_NEAR].mean(axis=0, dtype=np.float64))
+        shift = self._about(np.zeros(self._n))
+        step = max(_LANES, _CACHED // (8 * self._height) // _LANES * _LANES)
+        sums = (self._product, self._total, self._squares)
+        for start in range(0, self._n, step):
+            kernels.add_signed_rows(block, start, min(start + step, self._n), shift, places, roots, w, *sums)
 
-    def _add_bytes(self, block: NDArray[Any], places: NDArray[np.int64], signs: Array) -> None:
-        """Add 8-bit integers in 32 bits, a strip of columns at a time, so that the strip of the sketch stays cached."""
-        plus = signs.astype(np.int32)
-        block = block.view(np.uint8) if block.dtype == np.bool_ else block
-        for top in range(0, len(block), _ROWS_OF_BYTES):
-            rows = slice(top, min(top + _ROWS_OF_BYTES, len(block)))
-            if self._unadded + rows.stop - rows.start > _ROWS_OF_BYTES:
-                self._add_strips()
-            self._unadded += rows.stop - rows.start
-            for start, (strip, sums) in self._strips.items():
-                kernels.add_signed_bytes(block[rows], start, places[rows], plus[rows], strip, sums[0], sums[1])
-
-    @cached_property
-    def _strips(self) -> dict[int, tuple[NDArray[np.int32], NDArray[np.int32]]]:
-        """The sums in 32 bits of some columns each, by the first of them."""
-        step, n = max(64, _CACHED // (4 * self._height)), self._n
-        widths = {start: min(step, n - start) for start in range(0, n, step)}
-        return {a: (np.zeros((self._height, w), np.int32), np.zeros((2, w), np.int32)) for a, w in widths.items()}
-
-    def _add_strips(self) -> None:
-        """Add the sums in 32 bits to those in 64, before they may overflow."""
-        if self._unadded == 0:
-            return
-        for start, (strip, sums) in self._strips.items():
-            columns = slice(start, start + strip.shape[1])
-            self._product[:, columns] += strip
-            self._total[columns] += sums[0]
-            self._squares[columns] += sums[1]
-            strip.fill(0)
-            sums.fill(0)
-        self._unadded = 0
-
-    def _begin(self, shift: Array) -> Array:
+    def _about(self, shift: Array) -> Array:
         """Keep to the first shift, which need only be near: what is not finite is found later."""
         if self._shift is None:
             self._shift = np.where(np.isfinite(shift), shift, 0.0)
         return self._shift
 
+    def _leave_integers(self) -> None:
+        """Move the sums from a constant to the mean, where those of other values lose fewer digits."""
+        self._whole = False
+        if self._shift is None or self._weight == 0:
+            return
+        self._bytes.empty()
+        d = np.rint(self._total / self._weight)
+        self._squares += d * (self._weight * d - 2.0 * self._total)
+        self._total -= self._weight * d
+        self._product -= np.outer(self._ones, d)
+        self._shift = self._shift + d
+
     def finished(self) -> Sketch:
         """Hand over what was added."""
-        self._add_strips()
-        shift = self._begin(np.zeros(self._n))
-        exact = self._whole and self._weight <= EXACT_WEIGHT
+        self._bytes.empty()
+        shift = self._about(np.zeros(self._n))
+        exact = self._whole and is_within(self._weight, shift, self._total, self._squares)
         mean = shift + self._total / self._weight if self._weight > 0 else shift
         rounding = ROUNDING * self._squares + doubt_of_values(self._weight, mean, resolution(self._dtype))
         return Sketch(
@@ -298,6 +280,59 @@ class SketchSums:
             ones=self._ones,
             seed=self._seed,
         )
+
+
+class _Bytes:
+    """Sums of 8-bit integers in 16 and 32 bits, until these may overflow."""
+
+    def __init__(self, dtype: np.dtype[Any], product: Array, total: Array, squares: Array) -> None:
+        self._product, self._total, self._squares = product, total, squares  # where sums go in the end
+        self._height, self._n = product.shape
+        self._offset = 128 if dtype == np.uint8 else 0
+        self.shift = np.full(self._n, float(self._offset))
+        self._rows, self._in_place = 0, np.zeros(self._height, dtype=np.int64)
+        self._sums = np.zeros((2, self._n), np.int32)
+
+    def add(self, block: NDArray[Any], places: NDArray[np.int64], signs: Array) -> None:
+        """Add rows; in halves where too many of them have one place."""
+        rows = np.bincount(places, minlength=self._height)
+        if len(block) + self._rows > _ROWS_OF_SQUARES or (rows + self._in_place).max() > _ROWS_OF_BYTES:
+            self.empty()
+        if len(block) > _ROWS_OF_SQUARES or rows.max() > _ROWS_OF_BYTES:
+            middle = len(block) // 2
+            self.add(block[:middle], places[:middle], signs[:middle])
+            self.add(block[middle:], places[middle:], signs[middle:])
+            return
+        X = block.view(np.int8) if block.dtype == np.bool_ else block
+        sums = (self._strips, self._sums[0], self._sums[1])
+        kernels.add_signed_bytes(X, np.int16(self._offset), places, signs.astype(np.int16), *sums)
+        self._rows += len(block)
+        self._in_place += rows
+
+    @cached_property
+    def _strips(self) -> NDArray[np.int16]:
+        """The sums of some columns each, for all places, so that those of one strip stay cached."""
+        width = min(max(_LANES, _CACHED // (4 * self._height) // _LANES * _LANES), -(-self._n // _LANES) * _LANES)
+        return np.zeros((-(-self._n // width), self._height, width), np.int16)
+
+    def empty(self) -> None:
+        """Put the sums where they are wanted."""
+        if self._rows == 0:
+            return
+        width = self._strips.shape[2]
+        for i, strip in enumerate(self._strips):
+            self._product[:, i * width : (i + 1) * width] += strip[:, : self._n - i * width]
+        self._total += self._sums[0]
+        self._squares += self._sums[1]
+        self._squares -= self._sums[0]  # sums of x (x + 1) were added up
+        self._strips.fill(0)
+        self._sums.fill(0)
+        self._in_place.fill(0)
+        self._rows = 0
+
+
+def _is_whole(block: NDArray[Any] | SparseRows) -> bool:
+    return small_range(block) is not None
 
 
 # Rows whose mean is near enough to subtract before squares are added up.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
 from rgcss_dask.core import kernels
@@ -25,6 +27,11 @@ class SparseRows:
             csr.sum_duplicates()
         self._csr = csr
         self.shape, self.dtype, self.ndim = csr.shape, np.dtype(csr.dtype), 2
+
+    @classmethod
+    def stacked(cls, parts: Sequence[SparseRows]) -> SparseRows:
+        """Put rows below each other."""
+        return cls(scipy.sparse.vstack([part._csr for part in parts], format="csr"))
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -78,8 +85,10 @@ class SparseRows:
         squares: Array,
     ) -> None:
         """Add the rows to those of a sketch; see the kernel."""
-        csr = self._csr
-        kernels.add_signed_sparse(csr.indptr, csr.indices, csr.data, places, roots, weights, product, total, squares)
+        csr, order, sums = self._csr, np.argsort(places, kind="stable"), np.zeros((self.shape[1], 2))
+        kernels.add_signed_sparse(csr.indptr, csr.indices, csr.data, order, places, roots, weights, product, sums)
+        total += sums[:, 0]
+        squares += sums[:, 1]
 
     def finite_rows(self) -> NDArray[np.bool_]:
         """Tell in which rows all values are finite."""

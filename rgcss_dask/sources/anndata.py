@@ -13,7 +13,7 @@ from rgcss_dask.core.plan import Cuts
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.io.retry import StoreError
 from rgcss_dask.io.safe_text import without_secrets
-from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source, crc32, even_cuts, is_sparse
+from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source, crc32, even_cuts, is_sparse, sparse_row_bytes
 from rgcss_dask.sources.chunk_checksums import unguarded
 from rgcss_dask.sources.dask import DaskSource
 from rgcss_dask.sources.guarded_stores import innermost, is_process_local, rooted, strict_group
@@ -106,6 +106,11 @@ class AnnDataSource(Source):
     def cuts(self) -> Cuts:
         """Cells some megabytes apart, as if they were dense."""
         return even_cuts(self.shape[0], max(1, 4 * BLOCK_BYTES // (self.shape[1] * self.dtype.itemsize)))
+
+    @property
+    def sparse_row_bytes(self) -> int:
+        """What is stored, by the cells."""
+        return sparse_row_bytes(_member(self._group, "data").shape[0], self.shape[0], self.dtype)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Read cells and make them dense."""

@@ -111,7 +111,12 @@ class Source(ABC):
     @property
     def geometry(self) -> Geometry:
         """What the plan needs to know."""
-        return Geometry(self.shape[0], self.shape[1], self.dtype, self.cuts)
+        return Geometry(self.shape[0], self.shape[1], self.dtype, self.cuts, sparse_bytes=self.sparse_row_bytes)
+
+    @property
+    def sparse_row_bytes(self) -> int:
+        """Bytes of a row on average, values and where they are, if blocks of rows are sparse; 0: they are dense."""
+        return 0
 
     def checked(self) -> Source:
         """Refuse what is not a matrix of real numbers with rows and columns."""
@@ -161,6 +166,11 @@ def checksums(source: Source, edges: Cuts) -> list[str]:
 def is_sparse(block: Any) -> bool:
     """Recognise the sparse matrices of SciPy and of the sparse package."""
     return hasattr(block, "nnz") and hasattr(block, "shape")
+
+
+def sparse_row_bytes(stored: int, rows: int, dtype: np.dtype[Any]) -> int:
+    """Return the bytes of a row on average of which so many values are stored, with their columns and a pointer."""
+    return 16 + -(-stored * (dtype.itemsize + 8) // max(1, rows))
 
 
 def dense(block: Any) -> NDArray[Any]:

@@ -21,6 +21,7 @@ from rgcss_dask.sources.base import (
     even_cuts,
     frame_dtype,
     is_sparse,
+    sparse_row_bytes,
 )
 
 
@@ -69,6 +70,11 @@ class SparseSource(ArraySource):
     def read_block(self, start: int, stop: int) -> NDArray[Any] | SparseRows:
         """Return sparse rows."""
         return SparseRows(self._array[start:stop])
+
+    @property
+    def sparse_row_bytes(self) -> int:
+        """What is stored, by the rows."""
+        return sparse_row_bytes(self._array.nnz, self.shape[0], self.dtype)
 
     def stamps(self, edges: Cuts) -> list[str] | None:
         """Checksum what is stored of the rows: dense they may be a thousand times as large."""

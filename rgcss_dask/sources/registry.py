@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.plan import Cuts
+from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.io.files import filesystem, in_order, is_url
 from rgcss_dask.io.retry import Retry
 from rgcss_dask.io.safe_text import without_secrets
@@ -101,6 +102,20 @@ class StackedSource(Source):
         """Return rows of one source, or of neighbours."""
         found = [source.read(a, b) for source, a, b in self._ranges(start, stop)]
         return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def read_block(self, start: int, stop: int) -> NDArray[Any] | SparseRows:
+        """Return rows of one source, or of neighbours; sparse where all of them have them so."""
+        found = [source.read_block(a, b) for source, a, b in self._ranges(start, stop)]
+        if len(found) == 1:
+            return found[0]
+        sparse = [rows for rows in found if isinstance(rows, SparseRows)]
+        return SparseRows.stacked(sparse) if len(sparse) == len(found) else np.concatenate(found)
+
+    @property
+    def sparse_row_bytes(self) -> int:
+        """Those of the source whose rows take most, if all are sparse."""
+        each = [source.sparse_row_bytes for source in self._sources]
+        return max(each) if all(each) else 0
 
     def stamps(self, edges: Cuts) -> list[str] | None:
         """Join the stamps of what each source has in a range."""
