@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from rgcss_dask.core import kernels
 
@@ -47,6 +47,21 @@ class SparseRows:
         """The values that are stored; the others are 0."""
         found: NDArray[Any] = self._csr.data
         return found
+
+    def take(self, columns: NDArray[np.intp]) -> SparseRows:
+        """Return some columns, in a given order."""
+        taken = self._csr[:, columns]
+        taken.sort_indices()
+        return SparseRows(taken)
+
+    def with_values(self, values: NDArray[Any]) -> SparseRows:
+        """Return rows with other values in the same places."""
+        return SparseRows(type(self._csr)((values, self._csr.indices, self._csr.indptr), shape=self.shape))
+
+    def filled(self, values: Array, dtype: DTypeLike) -> SparseRows:
+        """Return rows with a number for each column in the place of stored NaN."""
+        data = self._csr.data
+        return self.with_values(np.where(np.isnan(data), values[self._csr.indices], data).astype(dtype))
 
     def pays(self, faster: float = 1.0) -> bool:
         """Tell whether sparse products beat dense ones that are so many times as fast as those of doubles."""

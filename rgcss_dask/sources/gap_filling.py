@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.sources.base import Source
-from rgcss_dask.sources.views import SourceView
+from rgcss_dask.sources.views import Block, SourceView
 
 
 class FilledSource(SourceView):
-    """Another source, with a given number in the place of NaN in each column: the mean of other rows, mostly."""
+    """Another source, with a given number in the place of NaN in each column: the mean of other rows, mostly.
 
-    def __init__(self, source: Source, values: NDArray[np.float64]) -> None:
+    The numbers are rounded to the type of the rows, unless another is given.
+    """
+
+    def __init__(self, source: Source, values: NDArray[np.float64], dtype: DTypeLike | None = None) -> None:
         super().__init__(source)
-        self._values = values
+        self._values, self._wider = values, dtype if source.dtype.kind == "f" else None
+        self.dtype = source.dtype if self._wider is None else np.dtype(self._wider)
 
     def over(self, source: Source) -> Source:
         """Return the same view of another source."""
-        return FilledSource(source, self._values)
+        return FilledSource(source, self._values, self._wider)
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Read rows and fill their gaps."""
-        rows = self._source.read(start, stop)
-        gap = np.isnan(rows) if rows.dtype.kind == "f" else np.zeros(1, dtype=bool)
-        return np.where(gap, self._values, rows).astype(rows.dtype) if gap.any() else rows
+    def changed(self, rows: Block) -> Block:
+        """Fill gaps."""
+        if rows.dtype.kind != "f":
+            return rows
+        if isinstance(rows, SparseRows):
+            return rows.filled(self._values, self.dtype)
+        gap = np.isnan(rows)
+        return (
+            np.where(gap, self._values, rows).astype(self.dtype) if gap.any() else rows.astype(self.dtype, copy=False)
+        )

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import zlib
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core.plan import Cuts, Geometry
+from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.sources.base import Reading, Source, checksums
+
+Block = NDArray[Any] | SparseRows
 
 
 class SourceView(Source):
@@ -57,8 +61,20 @@ class SourceView(Source):
 
     @property
     def geometry(self) -> Geometry:
-        """What the plan needs to know: the same as of the source."""
-        return self._source.geometry
+        """What the plan needs to know: the same as of the source, of these values."""
+        return replace(self._source.geometry, dtype=self.dtype)
+
+    def read_block(self, start: int, stop: int) -> Block:
+        """Read rows as the source has them, and change them."""
+        return self.changed(self._source.read_block(start, stop))
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Read rows and change them."""
+        return np.asarray(self.changed(self._source.read(start, stop)))
+
+    @abstractmethod
+    def changed(self, rows: Block) -> Block:
+        """Return rows as they are seen here."""
 
     def blocks(self, edges: Cuts) -> tuple[dict[Any, Any], list[list[Any]]]:
         """Return the graph of the source."""
@@ -81,9 +97,9 @@ class OrderedSource(SourceView):
         """Return the same view of another source."""
         return OrderedSource(source, self._index)
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Read rows and put their columns in order."""
-        return self._source.read(start, stop)[:, self._index]
+    def changed(self, rows: Block) -> Block:
+        """Put columns in order."""
+        return rows.take(self._index) if isinstance(rows, SparseRows) else rows[:, self._index]
 
     def stamps(self, edges: Cuts) -> list[str] | None:
         """Checksum rows in memory as they are read here; what is stored is as it was only in the same order."""
