@@ -16,6 +16,7 @@ _HOME = {
     "Aims": "core.aims",
     "Band": "core.band",
     "CrossValidation": "core.tuning",
+    "Downstream": "core.downstream",
     "Factor": "core.solver.factor",
     "Field": "sources.xarray",
     "GCSS": "estimator",
@@ -31,6 +32,7 @@ _HOME = {
     "convert": "conversion.convert",
     "choose_k": "core.choose_k",
     "cross_validate": "questions",
+    "downstream": "learning.downstream",
     "expected_jaccard": "core.stability",
     "load": "archive.archive",
     "load_result": "archive.result_file",
@@ -64,6 +66,7 @@ if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here 
     from rgcss_dask.core.aims import Aims as Aims
     from rgcss_dask.core.band import Band as Band
     from rgcss_dask.core.choose_k import choose_k as choose_k
+    from rgcss_dask.core.downstream import Downstream as Downstream
     from rgcss_dask.core.moments import Moments as Moments
     from rgcss_dask.core.refinement import Refinement as Refinement
     from rgcss_dask.core.selection import Selection as Selection
@@ -76,6 +79,7 @@ if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here 
     from rgcss_dask.core.tuning import CrossValidation as CrossValidation
     from rgcss_dask.estimator import GCSS as GCSS
     from rgcss_dask.estimator import RGCSS as RGCSS
+    from rgcss_dask.learning.downstream import downstream as downstream
     from rgcss_dask.questions import cross_validate as cross_validate
     from rgcss_dask.questions import refine as refine
     from rgcss_dask.questions import stability as stability

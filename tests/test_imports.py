@@ -25,7 +25,7 @@ LAYERS = (
     # The doors.
     {"answering", "options", "reporting"},
     {"questions"},
-    {"two_readings"},
+    {"two_readings", "learning"},
     {"selecting", "plots"},
     {"workflow", "estimator"},
     {"faults"},  # what is a bug and what a user can mend

@@ -14,7 +14,7 @@ import click
 
 from rgcss_dask import __version__
 from rgcss_dask.cli.matrices import apply, convert, inspect
-from rgcss_dask.cli.pages import batch, demo, report
+from rgcss_dask.cli.pages import batch, demo, downstream, report
 from rgcss_dask.cli.passes import merge, scan, verify
 from rgcss_dask.cli.selections import select, tune
 from rgcss_dask.cli.talk import by_options, say
@@ -86,5 +86,5 @@ def cli(debug: bool) -> None:
     """
 
 
-for _command in (apply, batch, convert, demo, inspect, merge, report, scan, select, tune, verify):
+for _command in (apply, batch, convert, demo, downstream, inspect, merge, report, scan, select, tune, verify):
     cli.add_command(_command)

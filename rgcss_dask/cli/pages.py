@@ -1,4 +1,4 @@
-"""Commands that show or do all of it: report, batch, demo."""
+"""Commands that show or do all of it: report, downstream, batch, demo."""
 
 from __future__ import annotations
 
@@ -58,6 +58,55 @@ def report(
         return
     written = scored(load_result(result), output, **options)
     printed({"output": output, "score": written.score}, f"Report in {written}", as_json=as_json)
+
+
+@click.command()
+@click.argument("result")
+@click.argument("data")
+@click.option("--labels", required=True, metavar="FILE", help="The class of each row: Zarr, .npy, or lines of text.")
+@click.option("--task", type=click.Choice(["cluster", "classify"]), help="Do only this.")
+@click.option("--clusters", type=click.IntRange(2), help="How many to find; by default as many as there are classes.")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="For standard errors.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the first repeat.")
+@click.option("--nan", type=click.Choice(["raise", "mean"]), default="raise", show_default=True)
+@click.option("-o", "--output", metavar="HTML", help="Write the report of the result too, with these figures in it.")
+@overwrite_option
+@missing_option
+@memory_option
+@json_option
+def downstream(
+    result: str,
+    data: str,
+    labels: str,
+    task: str | None,
+    output: str | None,
+    overwrite: bool,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Learn clusters and classes from all columns and from the picked ones, to see what these lose and save.
+
+    With dask-ml, out of core, in the threads of this process. FILE has a label for each row of DATA, in their order.
+    Example: rgcss downstream result.json data.zarr --labels labels.npy -o report.html
+    """
+    from rgcss_dask.archive.result_file import load_result
+    from rgcss_dask.io.outputs import refuse_inputs
+    from rgcss_dask.learning.downstream import downstream as run
+    from rgcss_dask.reporting import report as write
+    from rgcss_dask.reporting import report_place
+
+    if output is not None:
+        refuse_inputs(output, [result, data, labels])
+        report_place(output, overwrite=overwrite)
+    elif overwrite:
+        refuse_given("nothing is written without --output", "overwrite")
+    found = load_result(result)
+    options: dict[str, Any] = asked if task is None else {**asked, "tasks": task}
+    done = run(found, data, labels, **options)
+    where = "" if output is None else f"\nReport in {output}"
+    if output is not None:
+        write(found, output, downstream=done, overwrite=overwrite)
+    printed(done.said | {"output": output}, f"{done}{where}", as_json=as_json)
 
 
 @click.command()

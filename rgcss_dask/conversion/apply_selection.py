@@ -80,7 +80,7 @@ def write_reduced(
     opened = _opened(source, rows, missing, storage_options)
     refuse_inputs(path, opened.places)
     columns = (
-        _whole(picked, opened)[np.sort(picked.columns)] if isinstance(picked, Selection) else _given(picked, opened)
+        columns_in(picked, opened)[np.sort(picked.columns)] if isinstance(picked, Selection) else _given(picked, opened)
     )
     if len(columns) == 0:
         raise ValueError("there must be a column to write; none was picked.")
@@ -191,7 +191,7 @@ def _opened(source: Any, rows: str | None, missing: str, storage_options: dict[s
     return open_source(source, missing=missing, storage_options=storage_options)
 
 
-def _whole(picked: Selection, source: Source) -> NDArray[np.intp]:
+def columns_in(picked: Selection, source: Source) -> NDArray[np.intp]:
     """Return where the columns that were selected from are in a matrix, (n,)."""
     index = matching(picked.all_names, source.names, source.address)
     if picked.n != source.shape[1]:
@@ -210,7 +210,7 @@ def _places(picked: Selection, columns: NDArray[np.intp], source: Source) -> NDA
                 f"the matrix must have the {picked.k} picked columns or all {picked.n}; {source.address} has "
                 f"{source.shape[1]}."
             )
-        return _whole(picked, source)[columns]
+        return columns_in(picked, source)[columns]
     names = None if picked.all_names is None else [picked.all_names[j] for j in columns]
     index = matching(names, source.names, source.address)
     return np.arange(picked.k) if index is None else index

@@ -43,6 +43,13 @@ def matching(known: Names, given: Names, holder: str) -> NDArray[np.intp] | None
     return np.array([place[name] for name in known], dtype=np.intp)
 
 
+def in_order_of(values: NDArray[Any], index: NDArray[np.intp]) -> NDArray[Any]:
+    """Put values of known columns in the order of those given, among which they are at ``index``."""
+    placed = np.empty_like(values)
+    placed[index] = values
+    return placed
+
+
 def as_written(texts: Sequence[str], names: Names) -> tuple[int | str, ...]:
     """Return the columns that texts stand for: a name, or several names or indices with commas between them.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rgcss_dask.core.answer import Answer
+from rgcss_dask.core.downstream import Downstream
 from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.result import Result, Trust
 from rgcss_dask.core.stability import Stability
@@ -45,6 +46,7 @@ def report(
     rows: Any = None,
     nan: str | None = None,
     stability: Stability | None = None,
+    downstream: Downstream | None = None,
     image_shape: tuple[int, int] | None = None,
     grid: Any = None,
     overwrite: bool = False,
@@ -67,6 +69,8 @@ def report(
         What becomes of gaps in ``rows``, see `scan`; by default what became of them when the columns were picked.
     stability : Stability, optional
         What `stability` returned, to be shown too.
+    downstream : Downstream, optional
+        What `downstream` returned, to be shown too.
     image_shape : pair of int, optional
         Rows and columns of the image that the columns are the pixels of, see `write_report`.
     grid : pair or mapping of arrays, optional
@@ -93,9 +97,20 @@ def report(
     _check(path, source, overwrite)
     result = result_of(answer, None if stability is None else stability.summary)
     found = None if source is None else score(result, source, nan=nan or _nan_of(result))
-    _write(result, path, source, image_shape, grid, overwrite=overwrite, found=found, given=rows)
+    more = {"found": found, "given": rows, "downstream": _of_as_many(result, downstream)}
+    _write(result, path, source, image_shape, grid, overwrite=overwrite, **more)
     words = result.sentence if found is None else f"{result.sentence} {found.sentence}"
     return Written(str(path), words, None if found is None else found.explained)
+
+
+def _of_as_many(result: Result, downstream: Downstream | None) -> Downstream | None:
+    """Refuse figures of another selection, as far as that can be told."""
+    if downstream is not None and (downstream.k, downstream.columns) != (result.k, result.n):
+        raise ValueError(
+            f"downstream must be of the columns that the report is about, {result.k:,} of {result.n:,}; it is of "
+            f"{downstream.k:,} of {downstream.columns:,}."
+        )
+    return downstream
 
 
 def _nan_of(result: Result) -> str:
@@ -185,13 +200,14 @@ def _write(
     overwrite: bool,
     found: Score | None = None,
     given: Any = None,
+    downstream: Downstream | None = None,
 ) -> None:
     from rgcss_dask.reporting import page  # noqa: PLC0415 (matplotlib is an extra, and slow to import)
 
     folder, name = report_place(path, overwrite=overwrite)
     layout = layout_of(result, image_shape, grid)
     samples = None if source is None else sample(result, source, SAMPLES, given)
-    content = page.page(result, layout, samples, found)
+    content = page.page(result, layout, samples, found, downstream)
     folder.write(name, content.encode("utf-8", "replace"))
 
 

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.downstream import Downstream
 from rgcss_dask.core.result import Result, Trust, Tuning
 from rgcss_dask.core.words import counted, digits
 from rgcss_dask.reporting import figures
@@ -28,13 +29,26 @@ RIVALS = 8  # unpicked columns that resamples pick
 Content = dict[str, Any]  # what templates are given, by name
 
 
-def page(result: Result, layout: Layout | None, samples: Samples | None, score: Score | None = None) -> str:
+def page(
+    result: Result,
+    layout: Layout | None,
+    samples: Samples | None,
+    score: Score | None = None,
+    downstream: Downstream | None = None,
+) -> str:
     """Return the whole file."""
     script = TEMPLATES.get_template("report.js").render()
     content = {
         "allowed": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         **{"result": result, "picked": result.selection, "tuning": result.tuning, "trust": result.trust},
-        **{"layout": layout, "samples": samples, "score": score, **_head(result), **_provenance(result)},
+        **{
+            "layout": layout,
+            "samples": samples,
+            "score": score,
+            "downstream": downstream,
+            **_head(result),
+            **_provenance(result),
+        },
         "copied": json.dumps([result.label(column) for column in result.selection.columns], ensure_ascii=False),
     }
     with figures.style():

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core import evaluate
-from rgcss_dask.core.names import matching
+from rgcss_dask.core.names import in_order_of, matching
 from rgcss_dask.core.rebuild import Rebuild
 from rgcss_dask.core.result import Result
 from rgcss_dask.core.wide import Rows
@@ -42,7 +41,7 @@ def score(result: Result, source: Source, *, nan: str = "raise") -> Score:
     if n != result.n:
         raise ValueError(f"rows must have the {result.n} columns of the result; {source.address} has {n}.")
     if nan == "mean":
-        source = FilledSource(source, _in_order_of(result.mean, index))
+        source = FilledSource(source, result.mean if index is None else in_order_of(result.mean, index))
     picked, model = result.selection, Rebuild.of(result.selection, result.weights)
     if m < n:
         rows = Rows.of(source.read(0, m), nan=nan)
@@ -56,12 +55,3 @@ def score(result: Result, source: Source, *, nan: str = "raise") -> Score:
     varies = norms > NOTHING * norms.max(initial=0.0)
     each = np.divide(norms - losses, norms, out=np.full(n, np.nan), where=varies)
     return Score(count, float(evaluate.explained_share(loss, start)), picked.share_of, each)
-
-
-def _in_order_of(values: Any, index: Any) -> Any:
-    """Put values in the order of a source in which the columns of a result are at ``index``."""
-    if index is None:
-        return values
-    placed = np.empty_like(values)
-    placed[index] = values
-    return placed
