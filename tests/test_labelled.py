@@ -15,7 +15,10 @@ import rgcss_dask as rg
 from rgcss_dask import RGCSS, Field
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.sources.anndata import AnnDataSource
+from rgcss_dask.sources.beside import Targets, with_targets
 from rgcss_dask.sources.guarded_stores import MissingChunkError
+from rgcss_dask.sources.registry import open_source
+from rgcss_dask.sources.views import ColumnsSource
 
 xr = pytest.importorskip("xarray")
 
@@ -277,6 +280,13 @@ def write(adata, path):
     return path
 
 
+def write_h5ad(adata, path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adata.write_h5ad(path)
+    return path
+
+
 @pytest.fixture
 def cells(anndata):
     X = scipy.sparse.random(400, 30, density=0.1, format="csr", random_state=0, dtype=np.float32)
@@ -288,8 +298,10 @@ def test_anndata_in_every_form_gives_the_same(cells, tmp_path, anndata):
     csr = write(cells, tmp_path / "csr.zarr")
     thick = anndata.AnnData(X=cells.X.toarray(), var=cells.var)
     stored = write(thick, tmp_path / "dense.zarr")
+    files = write_h5ad(cells, tmp_path / "csr.h5ad"), write_h5ad(thick, tmp_path / "dense.h5ad")
+    backed = [anndata.read_h5ad(file, backed=mode) for file in files for mode in ("r", "r+")]
     base = RGCSS(6).fit(cells.X.toarray())
-    for source in (cells, thick, csr, str(csr), stored, zarr.open_group(csr, mode="r")):
+    for source in (cells, thick, csr, str(csr), stored, zarr.open_group(csr, mode="r"), *files, *backed):
         e = RGCSS(6).fit(source)
         assert list(e.selected_) == list(base.selected_)
         np.testing.assert_allclose(e.loss_path_, base.loss_path_, rtol=1e-10)
@@ -331,6 +343,41 @@ def test_bad_anndata(cells, tmp_path, anndata):
     zarr.open_group(tmp_path / "group.zarr", mode="w")
     with pytest.raises(ValueError, match="must hold an AnnData or a sparse matrix"):
         rg.scan(zarr.open_group(tmp_path / "group.zarr", mode="r"))
+
+
+def test_bad_h5ad(cells, tmp_path, anndata):
+    with pytest.raises(ValueError, match="a view of an AnnData that is backed"):
+        rg.scan(anndata.read_h5ad(write_h5ad(cells, tmp_path / "csr.h5ad"), backed="r")[:10])
+    with pytest.raises(ValueError, match="read from a disk of this machine; got s3://"):
+        rg.scan("s3://bucket/cells.h5ad")
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        rg.scan(tmp_path / "none.h5ad")
+    (tmp_path / "torn.h5ad").write_bytes(b"\x89HDF")
+    with pytest.raises(OSError, match=r"torn.h5ad cannot be opened as HDF5"):
+        rg.scan(tmp_path / "torn.h5ad")
+    empty = anndata.AnnData(obs=cells.obs, var=cells.var, layers={"counts": cells.X.tocsr()})
+    with pytest.raises(ValueError, match=r"no matrix X in .*empty.h5ad. It has layers/counts"):
+        rg.scan(write_h5ad(empty, tmp_path / "empty.h5ad"))
+    cells.X = cells.X.tocsc()
+    with pytest.raises(ValueError, match=r"holds them by columns \(CSC\)"):
+        rg.scan(write_h5ad(cells, tmp_path / "csc.h5ad"))
+
+
+def test_classes_beside_sparse_cells_stay_sparse(cells):
+    y = np.where(cells.X[:, 0].toarray().ravel() > 0, "on", "off")
+    both = with_targets(open_source(cells), Targets.of(y, 400))
+    assert isinstance(both.read_block(0, 10), SparseRows)
+    np.testing.assert_array_equal(np.asarray(both.read_block(3, 50)), both.read(3, 50))
+
+
+def test_some_columns_of_sparse_cells_stay_sparse(cells):
+    some = ColumnsSource(open_source(cells), np.array([7, 2, 9]))
+    assert isinstance(some.read_block(0, 10), SparseRows)
+    np.testing.assert_array_equal(some.read_block(3, 50), cells.X.toarray()[3:50, [7, 2, 9]])
+    whole = rg.scan(cells)
+    part = rg.scan(some)
+    assert part.names == ("gene7", "gene2", "gene9")
+    np.testing.assert_allclose(part.gram(), whole.gram()[np.ix_([7, 2, 9], [7, 2, 9])], rtol=1e-12)
 
 
 def test_a_lost_chunk_of_a_sparse_matrix_is_an_error(cells, tmp_path):

@@ -69,6 +69,10 @@ class SparseRows:
         share = (SHARE if n <= LARGE else SHARE_LARGE) / faster
         return float(np.sum(np.diff(self._csr.indptr).astype(np.float64) ** 2)) <= share * rows * float(n) ** 2
 
+    def beside(self, columns: NDArray[Any], dtype: np.dtype[Any]) -> SparseRows:
+        """Return the same rows with more columns behind."""
+        return SparseRows(scipy.sparse.hstack([self._csr, scipy.sparse.csr_matrix(columns)], "csr", dtype))
+
     def sums(self, weights: Array) -> tuple[Array, Array]:
         """Return the weighted sums of the values and of their squares, each (n,)."""
         data, n = self._csr.data.astype(np.float64), self.shape[1]

@@ -28,7 +28,7 @@ from rgcss_dask.scanning.scan import Request, make_request, run
 from rgcss_dask.scanning.tasks import run_together
 from rgcss_dask.sources.base import Reading, Source, checksum
 from rgcss_dask.sources.registry import open_source
-from rgcss_dask.sources.views import OrderedSource
+from rgcss_dask.sources.views import ColumnsSource
 
 
 def append(
@@ -89,7 +89,7 @@ def append(
         opened = open_source(source, missing=missing, storage_options=storage_options)
         refuse_inputs(archive, opened.places)
         index = matching(moments.names, opened.names, opened.address)
-        opened = opened if index is None else OrderedSource(opened, index)
+        opened = opened if index is None else ColumnsSource(opened, index)
         _check_can_grow(folder, record, moments, opened, has_weights=weights is not None)
         _check_old_rows(record, opened)
         seen = int(record.spans[-1][1])

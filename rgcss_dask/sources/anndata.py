@@ -17,6 +17,7 @@ from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source, crc32, even_cu
 from rgcss_dask.sources.chunk_checksums import unguarded
 from rgcss_dask.sources.dask import DaskSource
 from rgcss_dask.sources.guarded_stores import innermost, is_process_local, rooted, strict_group
+from rgcss_dask.sources.h5ad import H5adSource
 from rgcss_dask.sources.in_memory import ArraySource, SparseSource
 from rgcss_dask.sources.zarr import ZarrSource, local_paths, open_store
 
@@ -139,12 +140,9 @@ class AnnDataSource(Source):
 
 
 def _in_memory(adata: Any) -> Source:
-    """Wrap an AnnData object; one that is backed by a file is opened by its path."""
+    """Wrap an AnnData object; of one that is backed by a file, rows are read by ranges."""
     if getattr(adata, "isbacked", False):
-        raise ValueError(
-            "an AnnData backed by HDF5 is not read out of core; write it as Zarr, adata.write_zarr(path), and give the "
-            "path, or load it with adata.to_memory()."
-        )
+        return _backed(adata)
     if not hasattr(adata, "X") or adata.X is None:
         raise ValueError(_no_x("the AnnData", [f"layers[{name!r}]" for name in getattr(adata, "layers", {})]))
     X, names = adata.X, tuple(str(name) for name in adata.var_names)
@@ -155,6 +153,16 @@ def _in_memory(adata: Any) -> Source:
         source = SparseSource.of(X, Reading()) if is_sparse(X) else ArraySource.of(X, Reading())
     source.names = names
     return source
+
+
+def _backed(adata: Any) -> Source:
+    names = tuple(str(name) for name in adata.var_names)
+    if adata.is_view:  # anndata reads all of it to give any of it
+        raise ValueError(
+            "rows are read from whole files; this is a view of an AnnData that is backed by one. Load what is in the "
+            "view, adata.to_memory(), or write it to a file of its own: adata.copy('part.h5ad')."
+        )
+    return H5adSource(adata.X, names, f"{adata.filename}/X")
 
 
 def _no_x(address: str, layers: list[str]) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.plan import Cuts
+from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.dask import DaskSource
 from rgcss_dask.sources.row_vectors import StoredVector, is_dask_array
@@ -150,6 +151,13 @@ class BesideSource(Source):
         """Return rows of both."""
         both = (self._source.read(start, stop), self._targets.read(start, stop))
         return np.concatenate(both, axis=1, dtype=self.dtype)
+
+    def read_block(self, start: int, stop: int) -> NDArray[Any] | SparseRows:
+        """Return rows of both, sparse where those of the source are."""
+        block, targets = self._source.read_block(start, stop), self._targets.read(start, stop)
+        if isinstance(block, SparseRows):
+            return block.beside(targets, self.dtype)
+        return np.concatenate((block, targets), axis=1, dtype=self.dtype)
 
 
 def beside_names(names: tuple[str, ...] | None, targets: Targets) -> tuple[str, ...] | None:

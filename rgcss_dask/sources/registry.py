@@ -23,6 +23,7 @@ from rgcss_dask.sources.arrow import ArrowSource
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.dask import DaskFrameSource, DaskSource, stacked
 from rgcss_dask.sources.file_kinds import local_file
+from rgcss_dask.sources.h5ad import H5adSource
 from rgcss_dask.sources.in_memory import ArraySource, FrameSource, SparseSource
 from rgcss_dask.sources.metadata import OF_JSON, metadata_named
 from rgcss_dask.sources.packed_integers import unpacked
@@ -218,6 +219,7 @@ KINDS: tuple[type[Source], ...] = (
     DaskSource,
     DaskFrameSource,
     ArrowSource,  # after the kinds of pandas and Xarray, which can turn into tables of Arrow too
+    H5adSource,
     ZarrSource,  # at an address tried before AnnData: one request for the many that are arrays
     AnnDataSource,
 )

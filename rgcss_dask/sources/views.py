@@ -85,21 +85,27 @@ class SourceView(Source):
         return self.over(self._source.with_blocks(start, blocks))
 
 
-class OrderedSource(SourceView):
-    """Another source, with its columns in another order."""
+class ColumnsSource(SourceView):
+    """Columns of another source: all of them in another order, or some."""
 
     def __init__(self, source: Source, index: NDArray[np.intp]) -> None:
         super().__init__(source)
         self._index = index
+        self.shape = (source.shape[0], len(index))
         self.names = None if source.names is None else tuple(source.names[i] for i in index)
 
     def over(self, source: Source) -> Source:
         """Return the same view of another source."""
-        return OrderedSource(source, self._index)
+        return ColumnsSource(source, self._index)
 
     def changed(self, rows: Block) -> Block:
-        """Put columns in order."""
+        """Take the columns."""
         return rows.take(self._index) if isinstance(rows, SparseRows) else rows[:, self._index]
+
+    @property
+    def geometry(self) -> Geometry:
+        """What the plan needs to know: that of the source, of these columns."""
+        return replace(self._source.geometry, columns=len(self._index))
 
     def stamps(self, edges: Cuts) -> list[str] | None:
         """Checksum rows in memory as they are read here; what is stored is as it was only in the same order."""
