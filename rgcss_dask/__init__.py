@@ -20,6 +20,7 @@ _HOME = {
     "Factor": "core.solver.factor",
     "Field": "sources.xarray",
     "GCSS": "estimator",
+    "GenePanel": "core.panel",
     "Moments": "core.moments",
     "Progress": "cluster.progress",
     "RGCSS": "estimator",
@@ -34,6 +35,7 @@ _HOME = {
     "cross_validate": "questions",
     "downstream": "learning.downstream",
     "expected_jaccard": "core.stability",
+    "gene_panel": "panels",
     "load": "archive.archive",
     "load_result": "archive.result_file",
     "merge": "archive.merging",
@@ -68,6 +70,7 @@ if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here 
     from rgcss_dask.core.choose_k import choose_k as choose_k
     from rgcss_dask.core.downstream import Downstream as Downstream
     from rgcss_dask.core.moments import Moments as Moments
+    from rgcss_dask.core.panel import GenePanel as GenePanel
     from rgcss_dask.core.refinement import Refinement as Refinement
     from rgcss_dask.core.selection import Selection as Selection
     from rgcss_dask.core.sketch import Sketch as Sketch
@@ -80,6 +83,7 @@ if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here 
     from rgcss_dask.estimator import GCSS as GCSS
     from rgcss_dask.estimator import RGCSS as RGCSS
     from rgcss_dask.learning.downstream import downstream as downstream
+    from rgcss_dask.panels import gene_panel as gene_panel
     from rgcss_dask.questions import cross_validate as cross_validate
     from rgcss_dask.questions import refine as refine
     from rgcss_dask.questions import stability as stability

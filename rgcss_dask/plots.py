@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rgcss_dask.core.missing import plain
+from rgcss_dask.core.panel import GenePanel
 from rgcss_dask.core.result import Result, Tuning
 from rgcss_dask.core.stability import Stability
 from rgcss_dask.reporting import layout_of, result_of
@@ -21,7 +22,7 @@ from rgcss_dask.runtime.extras import imported
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["cross_validation", "loss", "path", "picks", "redundancy", "stability"]
+__all__ = ["cell_types", "cross_validation", "loss", "path", "picks", "redundancy", "stability"]
 
 ACCENT, SECOND = "#c2410c", "#4b3a6e"
 COLOURS = {"INK": "#1b1f24", "MUTED": "#57606a", "RULE": "#d0d7de", "ON_ACCENT": "#ffffff"}
@@ -235,6 +236,49 @@ def redundancy(answer: Any, ax: Axes | None = None) -> Axes:
     """
     found = redundancy_of(result_of(answer))
     return _drawn(ax, "draw_shares", found.share[found.unpicked])
+
+
+def cell_types(panel: GenePanel, ax: Axes | None = None) -> Axes:
+    """Plot which picked gene is high in which cell type: means, each gene as a share of its highest.
+
+    Genes stand by the type in which they are highest, within it in pick order.
+
+    Parameters
+    ----------
+    panel : GenePanel
+        Genes that were picked with ``cell_types``.
+    ax : Axes, optional
+        Where to plot.
+
+    Returns
+    -------
+    Axes
+        The axes, for more drawing.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import numpy as np
+    >>> import rgcss_dask as rg
+    >>> from rgcss_dask import plots
+    >>> rng = np.random.default_rng(0)
+    >>> kinds = np.repeat(["B", "NK", "T"], [80, 60, 60])
+    >>> level = {kind: rng.gamma(1.0, 1.0, 30) for kind in ("B", "NK", "T")}
+    >>> cells = anndata.AnnData(np.log1p(rng.poisson([level[kind] for kind in kinds])))
+    >>> panel = rg.gene_panel(cells, 6, kinds, highly_variable=False)
+    >>> [label.get_text() for label in plots.cell_types(panel).get_yticklabels()]
+    ['B', 'NK', 'T']
+    """
+    if not panel.types:
+        raise ValueError(
+            "this plot is of genes that were picked with cell_types; give them, with share=0 if the picks are to stay "
+            "as they are."
+        )
+    highest = panel.means.argmax(axis=0)
+    order = np.argsort(highest, kind="stable")
+    tops = np.maximum(panel.means.max(axis=0), 1e-300)
+    names = panel.names or ()
+    return _drawn(ax, "draw_means", (panel.means / tops)[:, order], [names[j] for j in order], panel.types)
 
 
 def _axes(ax: Axes | None) -> Axes:

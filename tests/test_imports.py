@@ -28,6 +28,7 @@ LAYERS = (
     {"two_readings", "learning"},
     {"selecting", "plots"},
     {"workflow", "estimator"},
+    {"panels"},
     {"faults"},  # what is a bug and what a user can mend
     {"batch", "demo"},
     {"cli"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import matplotlib
@@ -335,6 +335,16 @@ def draw_shares(axes: Axes, share: Array) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(_percent))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=5))
     _name_axes(axes, "of the column explained", "columns not picked")
+
+
+def draw_means(axes: Axes, shares: Array, columns: Sequence[str], rows: Sequence[str]) -> None:
+    """Draw a share for each row and column, darker for more, with the names of both."""
+    heat = LinearSegmentedColormap.from_list("heat", HEAT)
+    axes.imshow(np.clip(shares, 0.0, 1.0), cmap=heat, vmin=0.0, vmax=1.0, aspect="auto", interpolation="none")
+    axes.set_xticks(np.arange(len(columns)), columns, rotation=90)
+    axes.set_yticks(np.arange(len(rows)), rows)
+    axes.grid(visible=False)
+    _name_axes(axes, "picked genes", "")
 
 
 def scatter_chart(original: Array, rebuilt: Array, label: str) -> Markup:
