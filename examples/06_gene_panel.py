@@ -1,7 +1,8 @@
 """A panel of genes
 ================
 
-Pick the genes from which the others can be rebuilt best, from single cells in a sparse archive.
+Pick the genes from which the others, and the types of the cells, can be told best: from cells in a sparse Zarr store,
+read by ranges.
 
 Run: python examples/06_gene_panel.py [cells] [genes]
 """
@@ -19,20 +20,25 @@ import scipy.sparse
 import rgcss_dask as rg
 from rgcss_dask import plots
 
+TYPES = 6
 PROGRAMS = 12
 
 
 def make_cells(cells: int, genes: int) -> anndata.AnnData:
-    """Return counts of genes that are switched on together, in programs; some 5 % of them are not zero."""
+    """Return log-normalised counts of genes that are switched on together, in programs; each type has its own mix."""
     rng = np.random.default_rng(0)
     program = rng.integers(0, PROGRAMS, genes)
+    kind = rng.choice(TYPES, cells, p=np.arange(1, TYPES + 1) / np.arange(1, TYPES + 1).sum())
+    own = np.arange(PROGRAMS) % TYPES == np.arange(TYPES)[:, None]
+    active = rng.random((cells, PROGRAMS)) < np.where(own, 0.8, 0.08)[kind]
+    height = rng.random(genes)
     blocks = []
     for start in range(0, cells, 5000):
-        active = rng.random((min(5000, cells - start), PROGRAMS)) < 0.15
-        rate = 0.01 + 0.6 * active[:, program] * rng.random(genes)
+        rate = 0.01 + 2.0 * active[start : start + 5000, program] * height
         blocks.append(scipy.sparse.csr_matrix(np.log1p(rng.poisson(rate)).astype(np.float32)))
     names = pd.Index([f"gene{i}.program{p}" for i, p in enumerate(program)])
-    return anndata.AnnData(X=scipy.sparse.vstack(blocks, format="csr"), var=pd.DataFrame(index=names))
+    obs = pd.DataFrame({"celltype": pd.Categorical([f"type {i}" for i in kind])}, index=[f"c{i}" for i in range(cells)])
+    return anndata.AnnData(scipy.sparse.vstack(blocks, format="csr"), obs=obs, var=pd.DataFrame(index=names))
 
 
 def main(cells: int = 50_000, genes: int = 2000) -> None:
@@ -42,16 +48,18 @@ def main(cells: int = 50_000, genes: int = 2000) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # anndata announces the format of its next version
             made.write_zarr(store)
-        print(
-            f"{cells:,} cells x {genes:,} genes, {100 * made.X.nnz / (cells * genes):.1f} % not zero, in {store.name}"
-        )
-        moments = rg.scan(store, folds=3)  # cells are read by row ranges, and multiplied as sparse rows
-        tuned = rg.cross_validate(moments, 2 * PROGRAMS, center=True, fixed_k=True)
-        print(tuned.selection)
-        print("Panel:", ", ".join(tuned.selection.names or ()))
-        plots.redundancy(tuned)
-        covered = {name.split(".")[1] for name in tuned.selection.names or ()}
+        share = made.X.nnz / (cells * genes)
+        print(f"{cells:,} cells x {genes:,} genes, {share:.1%} not zero, in {store.name}")
+        # Cells are read by ranges, and multiplied as sparse rows.
+        panel = rg.gene_panel(store, 2 * PROGRAMS, cell_types="celltype", highly_variable=False)
+        print(panel)
+        print(panel.to_frame().head())
+        panel.plot()
+        plots.cell_types(panel)
+        covered = {name.split(".")[1] for name in panel.names or ()}
         print(f"{len(covered)} of {PROGRAMS} programs have a gene in the panel.")
+        panel.annotate(made)  # into an AnnData, as scanpy does
+        print(f"{made.var['gene_panel'].sum()} genes are marked in adata.var.")
 
 
 if __name__ == "__main__":
