@@ -25,16 +25,15 @@ from rgcss_dask.io.outputs import Places, refuse_others
 from rgcss_dask.io.safe_text import kept
 from rgcss_dask.io.sizes import parse_memory
 from rgcss_dask.reporting import report_place, write_report
-from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.registry import matches, open_source
-from rgcss_dask.workflow import Question, answer, open_matrix, provenance_of
+from rgcss_dask.workflow import Question, answer, open_matrix, provenance_of, scan_or_read_twice
 
 Say = Callable[[str], None]
 
 KIND = "rgcss_dask summary"
 
-SCAN = ("folds", "blocks", "groups", "nan", "missing", "precision", "memory", "seed")
+SCAN = ("folds", "blocks", "groups", "sketch", "nan", "missing", "precision", "memory", "seed")
 ASK = tuple(field.name for field in fields(Question) if field.name != "aims")
 AIMS = tuple(field.name for field in fields(Aims))
 ENDINGS = {"moments": ".moments.zarr", "result": ".json", "report": ".html"}
@@ -222,7 +221,7 @@ def _run(job: BatchJob, memory: int | None, note: Say, say: Say, *, overwrite: b
         fingerprint = job.fingerprint
         status, words = "kept", _done_before(job, fingerprint)
         if words is None:
-            status, words = "done", _work(job, fingerprint, memory, note, overwrite=overwrite)
+            status, words = "done", _work(job, fingerprint, memory, note, say, overwrite=overwrite)
     except NoWorkersError:  # no other job would fare better, and each would wait as long
         raise
     except Exception as error:
@@ -247,7 +246,7 @@ def _missing(report: str | None) -> bool:
     return not folder.exists(name)
 
 
-def _work(job: BatchJob, fingerprint: str, memory: int | None, note: Say, *, overwrite: bool) -> str:
+def _work(job: BatchJob, fingerprint: str, memory: int | None, note: Say, say: Say, *, overwrite: bool) -> str:
     result_place(job.result, overwrite=overwrite)
     if job.report is not None:
         report_place(job.report, overwrite=overwrite)
@@ -262,7 +261,8 @@ def _work(job: BatchJob, fingerprint: str, memory: int | None, note: Say, *, ove
     }
     source = open_matrix(job.data, missing=options.get("missing", "raise"), say=note)
     own = _is_own(folder_of(job.moments))  # to replace, when data or options have changed since
-    moments = scan(source, archive=job.moments, overwrite=own or overwrite, progress=False, **options)
+    kept = {"archive": job.moments, "overwrite": own or overwrite, "progress": False}
+    moments = scan_or_read_twice(source, () if aims.said else (question,), say=say, **kept, **options)
     provenance = provenance_of(job.moments)
     result = answer(moments, question, {**provenance, "job": fingerprint}, say=lambda message: None)
     if job.report is not None:

@@ -248,7 +248,7 @@ def _found(data: Any, k: int | None, problem: Problem, *, bound: bool, **reading
     try:
         return given(data, noise=noise, needs_moments=not aims.suit_rows, **reading)
     except TooManyColumnsError:
-        if k is None or noise or bound or reading["nan"] == "mean" or aims.column_groups:
+        if k is None or noise or bound or aims.column_groups:
             raise
         return Given(band_of_candidates(data, k, problem, say=warn_of_readings, **reading))
 

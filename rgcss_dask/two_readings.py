@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from dask.utils import format_time
 
 from rgcss_dask.answering import answered, improved, validated
+from rgcss_dask.cluster.execution import capacity
 from rgcss_dask.cluster.placement import ask
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core import memory_needs
 from rgcss_dask.core.candidates import RUNNERS_UP, check_same_data, noted
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.plan import size
+from rgcss_dask.core.plan import READ_BYTES, Options, reads_between, size
 from rgcss_dask.core.preparation import Center, Scale
 from rgcss_dask.core.problem import Columns, Problem
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.sketch import ROWS_PER_PICK
+from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.origin import PickedFrom
-from rgcss_dask.scanning.scan import scan
-from rgcss_dask.sources.base import Source
+from rgcss_dask.runtime.blas import single_threaded_blas
+from rgcss_dask.scanning.scan import make_request, scan
+from rgcss_dask.sources.base import Reading, Source
+from rgcss_dask.sources.gap_filling import FilledSource
 from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.xarray import along
 
 Say = Callable[[str], None]
 
+# Times as long as reading, about, that adding to a sketch takes with it.
+_SKETCHED = 1.5
+# Rows and columns that are multiplied to learn how long that takes: some milliseconds.
+_TRIAL = 512
 # Rows of a sketch at least: below that they cost nothing, and estimates are poor.
 LEAST_ROWS = 160
 
@@ -91,8 +100,8 @@ def select_wide(
         Non-negative weights of the rows.
     rows : slice, float, array of bool of shape (m,) or str, optional
         Read only these rows, as in `scan`.
-    nan : {"raise", "drop"}, default="raise"
-        Whether values that are not finite are refused or their rows dropped. They cannot be filled.
+    nan : {"raise", "drop", "mean"}, default="raise"
+        What becomes of gaps, as in `scan`. The second reading fills them with the means that the first one found.
     missing : {"raise", "fill"}, default="raise"
         What a chunk is that is not in the store.
     memory : int, float or str, optional
@@ -154,31 +163,100 @@ def band_of_candidates(
     groups: int | None = None,
     say: Say | None = None,
     rows: Any = None,
+    archive: str | None = None,
+    overwrite: bool = False,
     **reading: Any,
 ) -> Moments:
-    """Read rows twice: find candidates for k picks, then add up their products with all columns."""
+    """Read rows twice: find candidates for k picks, then add up their products with all columns, kept if asked for.
+
+    What does not fit into memory is refused before anything is read; later there are as few runners-up as must be.
+    """
     source, rows = along(source, rows)
     stored = {name: reading[name] for name in ("missing", "storage_options") if reading.get(name) is not None}
     opened = source if isinstance(source, Source) else open_source(source, **stored)
     height = max(ROWS_PER_PICK * k, LEAST_ROWS) if sketch is None else sketch
     tell, began = say or (lambda words: None), time.monotonic()
-    m, n = opened.shape
-    tell(
-        f"the products of all {n:,} columns would take {size(8 * n * n)}: reading {m:,} rows twice, "
-        f"{size(m * opened.geometry.row_bytes)} each time; first for a sketch in {height:,} rows "
-        f"({size(8 * height * n)})."
-    )
-    first = scan(opened, sketch=height, folds=folds, rows=rows, **reading)
+    n = opened.shape[1]
     problem = problem.by_index(n, opened.names)
+    room = _Room(opened, Options(folds or 0, groups or 0), reading.get("memory"))
+    room.check(min(k, n))
+    tell(_plan_in_words(opened, height, min(n, runners_up * k)))
+    first = scan(opened, sketch=height, folds=folds, rows=rows, **reading)
     if folds is not None:
         problem = problem.at(validated(first, k, problem, fixed_k=True).lam)
     need = memory_needs.select_need(n, k)
     need = replace(need, work=8 * n * (3 * height + 6 * k + 64))
     found = ask(noted, first, k, problem, runners_up, need=need, where=None)
+    while not room.holds(len(found)) and runners_up > 1:
+        runners_up //= 2
+        found = ask(noted, first, k, problem, runners_up, need=need, where=None)
+        tell(f"products of more candidates would not fit into memory: {runners_up} runners-up are noted for each pick.")
     tell(
         f"after {time.monotonic() - began:.3g} seconds: {len(found):,} candidates. Reading again, for the products of "
         f"these with all columns ({size(8 * len(found) * n)})."
     )
-    band = scan(opened, candidates=np.asarray(found), folds=folds, groups=groups, rows=rows, **reading)
+    filled = reading.get("nan") == "mean"  # the means are known now
+    again = FilledSource(opened, first.mean, np.float64) if filled else opened
+    reading["nan"] = "raise" if filled else reading.get("nan", "raise")
+    reading |= {"folds": folds, "groups": groups, "rows": rows, "archive": archive, "overwrite": overwrite}
+    band = scan(again, candidates=np.asarray(found), **reading)
     check_same_data(first, band, opened.address)
     return band
+
+
+@dataclass(frozen=True)
+class _Room:
+    """What bands fit into the memory that a reading may use."""
+
+    source: Source
+    options: Options  # besides the candidates
+    memory: Any
+
+    def check(self, candidates: int) -> None:
+        """Refuse so many candidates if their products do not fit."""
+        options = replace(self.options, candidates=tuple(range(candidates)))
+        make_request(self.source, options, weights=None, rows=None, reading=Reading(), memory=self.memory)
+
+    def holds(self, candidates: int) -> bool:
+        """Tell whether the products of so many fit."""
+        try:
+            self.check(candidates)
+        except MemoryError:
+            return False
+        return True
+
+
+def _plan_in_words(source: Source, height: int, candidates: int) -> str:
+    """Say what is to be read and for what, and about how long that takes by the rates of this machine."""
+    m, n = source.shape
+    stored = m * (source.geometry.sparse_bytes or source.geometry.row_bytes)
+    words = (
+        f"the products of all {n:,} columns would take {size(8 * n * n)}: reading {m:,} rows twice, {size(stored)} "
+        f"each time; first for a sketch in {height:,} rows ({size(8 * height * n)}), then for the products of "
+        f"{candidates:,} candidates at most."
+    )
+    if source.geometry.whole:  # its blocks have yet to be computed
+        return words
+    where = capacity(cluster=source.processes)
+    read, multiplied = _rates(source)
+    dense = 1.0 if not source.geometry.sparse_bytes else source.geometry.sparse_bytes / source.geometry.row_bytes
+    first = _SKETCHED * m * read / where.threads
+    second = (m * read + dense * m * n * candidates * multiplied) / where.threads
+    each = "" if where.client is None else " for one worker alone"
+    return f"{words} At the rates of this machine: some {format_time(first)} and up to {format_time(second)}{each}."
+
+
+def _rates(source: Source) -> tuple[float, float]:
+    """Return the seconds that one thread takes to read a row, and to multiply two numbers among many."""
+    step = max(1, READ_BYTES // source.geometry.row_bytes)
+    _, stop = next(reads_between(source.cuts, 0, source.shape[0], step))
+    began = time.perf_counter()
+    block = source.read_block(0, stop)
+    np.array(block.values if isinstance(block, SparseRows) else block)  # what is in memory is only looked at
+    read = (time.perf_counter() - began) / stop
+    X = np.ones((_TRIAL, _TRIAL), np.float32 if source.dtype.itemsize == 1 else np.float64)
+    with single_threaded_blas():
+        X @ X  # which wakes the library
+        began = time.perf_counter()
+        X @ X
+    return read, (time.perf_counter() - began) / _TRIAL**3

@@ -127,14 +127,20 @@ def open_moments(
         say(f"{m:,} rows are fewer than {n:,} columns: working on the rows themselves ({size(m * n * 8)}).")
         return rows_of(source, nan=nan, folds=folds), provenance
     say(f"{address} holds rows, not moments; reading it once. `rgcss scan` keeps what is found for the next time.")
+    options |= {"folds": folds or None, "memory": memory, "nan": nan}
+    return scan_or_read_twice(source, questions, say=say, **options), provenance
+
+
+def scan_or_read_twice(source: Source, questions: Sequence[Question], *, say: Say, **options: Any) -> Moments:
+    """Scan; of more columns than fit into memory find those that the questions may pick, and scan for these."""
     try:
-        return scan(source, folds=folds or None, memory=memory, nan=nan, **options), provenance
+        return scan(source, **options)
     except TooManyColumnsError:
-        if not questions or nan == "mean":
+        if not questions:
             raise
-        k, problem = _together(questions, source)
-        reading = {"folds": folds or None, "memory": memory, "nan": nan, **options}
-        return band_of_candidates(source, k, problem, say=say, **reading), provenance
+    k, problem = _together(questions, source)
+    unasked = {name: value for name, value in options.items() if name != "noise"}  # noise needs all products
+    return band_of_candidates(source, k, problem, say=say, **unasked)
 
 
 def _together(questions: Sequence[Question], source: Source) -> tuple[int, Problem]:

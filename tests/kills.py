@@ -53,6 +53,8 @@ def prepare(here):
     rg.scan(grown, archive=here / "mgrown.zarr", progress=False)
     grown.append(rows(4, 600))
     np.save(here / "a.npy", rows(0))
+    gappy = np.where(rows(5) > 30, rows(5), np.nan)
+    zarr.create_array(here / "gaps.zarr", data=gappy, chunks=(100, COLUMNS))
     rg.scan(here / "a.zarr", archive=here / "mfolds.zarr", folds=2, progress=False)
     moments = rg.load(here / "ma.zarr")
     save_result(make_result(moments, rg.select(moments, 2, lam=1.0)), here / "r.json")
@@ -135,6 +137,18 @@ def scanned(here, **options):
 
 TRIES = {
     "scan": Try(lambda here: scanned(here, archive=here / "out", folds=2), ("a.zarr",), "out", moments_at),
+    "scan for a sketch": Try(
+        lambda here: scanned(here, archive=here / "out", folds=2, sketch=5), ("a.zarr",), "out", moments_at
+    ),
+    "scan with gaps for a sketch": Try(
+        lambda here: rg.scan(here / "gaps.zarr", archive=here / "out", sketch=5, nan="mean", progress=False),
+        ("gaps.zarr",),
+        "out",
+        moments_at,
+    ),
+    "scan for candidates": Try(
+        lambda here: scanned(here, archive=here / "out", folds=2, candidates=[0, 2]), ("a.zarr",), "out", moments_at
+    ),
     "overwrite": Try(
         lambda here: scanned(here, archive=here / "other.zarr", folds=2, overwrite=True),
         ("a.zarr", "other.zarr"),

@@ -183,6 +183,26 @@ def test_only_what_a_lost_worker_had_is_done_again(stored, reading, wanted):
     assert 0 < len(lost) < SPANS // 2 + 4
 
 
+@pytest.mark.parametrize("options", [{"sketch": 8}, {"sketch": 8, "nan": "mean"}, {"candidates": [3, 7]}])
+def test_sketches_and_bands_have_the_same_bits_though_a_worker_is_lost(stored, reading, options, monkeypatch):
+    monkeypatch.setattr(plan, "SKETCH_SPAN", 0)
+    wanted = rg.scan(stored, folds=2, **options)
+    with LocalCluster(**IN_PROCESS, n_workers=3) as cluster, Client(cluster), recorded(cluster) as recorder:
+
+        async def lose(address):
+            await cluster.scheduler.remove_worker(address, stimulus_id="test", safe=True)
+
+        def lose_one():
+            await_spans(recorder, SPANS // 2)
+            cluster.loop.add_callback(lose, next(iter(cluster.scheduler.workers)))
+
+        losing = threading.Thread(target=lose_one)
+        losing.start()
+        same_bits(rg.scan(stored, folds=2, **options).fetch(), wanted)
+        losing.join()
+    assert sum(recorder.counts("span")) >= SPANS
+
+
 def spans_with(scheduler, address):
     """Return the spans whose rows are nowhere else: read there now, or in a result that only this worker has."""
     found = {key for key in scheduler.tasks if kind_of(key) == "span" and on(scheduler.tasks[key], address)}

@@ -62,6 +62,13 @@ def test_the_plan_holds(tmp_path, dtype, options):
     assert got["above"] <= got["plan"]
 
 
+@pytest.mark.parametrize("options", [{"sketch": 60}, {"sketch": 40, "nan": "mean"}, {"candidates": [*range(90)]}])
+def test_the_plan_holds_for_wide_rows(tmp_path, options):
+    dtype = "f4" if "nan" in options else "u1"
+    got = measure(make(tmp_path / "a.zarr", 1_000, 60_000, dtype, 10, written=100), **options)
+    assert got["above"] <= got["plan"]
+
+
 @pytest.fixture(scope="module")
 def twenty_gigabytes(tmp_path_factory):
     """Peaks of a pass over 20 GB, and over a hundredth of its rows."""

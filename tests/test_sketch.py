@@ -11,10 +11,12 @@ import scipy.sparse
 import zarr
 
 import rgcss_dask as rg
-from rgcss_dask import cli
+from rgcss_dask import cli, two_readings
+from rgcss_dask.batch import run_batch
 from rgcss_dask.core import plan
 from rgcss_dask.core.sketch import Sketch, SketchSums, drawn
 from rgcss_dask.core.sparse_rows import SparseRows
+from rgcss_dask.sources.in_memory import ArraySource
 
 RNG = np.random.default_rng(8)
 A = RNG.normal(size=(4000, 12)) @ RNG.normal(size=(12, 150)) + 0.5 * RNG.normal(size=(4000, 150)) + 4.0
@@ -291,16 +293,28 @@ def test_bad_input_is_refused():
         sketch.merge(rg.scan(A))
 
 
+class Unread(ArraySource):
+    """Rows of some shape that nobody may read."""
+
+    def __init__(self, shape):
+        super().__init__(np.broadcast_to(np.float64(0), shape))
+
+    def read(self, start, stop):
+        raise AssertionError("this was to be refused before anything is read")
+
+
 def test_passes_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="whole number of rows"):
         rg.scan(A, sketch=0)
     with pytest.raises(ValueError, match="not both"):
         rg.scan(A, sketch=20, candidates=[1])
-    with pytest.raises(ValueError, match="nan='mean'"):
-        rg.scan(A, sketch=20, nan="mean")
+    with pytest.raises(ValueError, match=r"select_wide\(source, k, nan='mean'\)"):
+        rg.scan(A, candidates=[1, 2], nan="mean")
+    with pytest.raises(MemoryError, match="products of 120 candidates"):  # before anything is read
+        rg.select_wide(Unread(A.shape), 120, sketch=1, memory="0.1 MB")
     with pytest.raises(MemoryError, match="a sketch in 20 rows"):
         rg.scan(A, sketch=20, memory=1000)
-    with pytest.raises(MemoryError, match="sketch in 160 rows"):
+    with pytest.raises(MemoryError, match="products of 3 candidates"):
         rg.select_wide(A, 3, memory=1000)
 
 
@@ -314,3 +328,108 @@ def test_gaps_are_named_or_dropped():
     np.testing.assert_allclose(dropped.mean, np.delete(A, 7, axis=0).mean(axis=0))
     sparse = scipy.sparse.csr_array(np.where(np.abs(gap) > 5, gap, 0) + np.where(np.isnan(gap), np.nan, 0))
     assert rg.scan(sparse, sketch=20, nan="drop").dropped == 1
+
+
+def with_gaps(X, share=0.1):
+    """The rows with gaps, and with the means of what is left in their place."""
+    X = X.astype("f8")
+    X[RNG.random(X.shape) < share] = np.nan
+    return X, np.where(np.isnan(X), np.nanmean(X, axis=0), X)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("parts", [{}, {"folds": 3, "groups": 2}])
+def test_gaps_are_filled_with_means(weighted, parts, monkeypatch):
+    monkeypatch.setattr(plan, "SPAN_ROWS", 800)
+    monkeypatch.setattr(plan, "SKETCH_SPAN", 0)
+    gappy, _ = with_gaps(A + 1e4)
+    w = RNG.random(4000) if weighted else np.ones(4000)
+    filled = np.where(np.isnan(gappy), (w @ np.nan_to_num(gappy)) / (w @ ~np.isnan(gappy)), gappy)
+    given = w if weighted else None
+    sketch = rg.scan(gappy, sketch=D, nan="mean", weights=given, **parts)
+    wanted = rg.scan(filled, sketch=D, weights=given, **parts)
+    for mine, other in ((sketch, wanted), *zip(sketch.folds, wanted.folds, strict=True)):
+        np.testing.assert_allclose(mine.prepared(True, None)[0], other.prepared(True, None)[0], atol=1e-7)
+        np.testing.assert_allclose(mine.spread, other.spread, rtol=1e-7)
+        np.testing.assert_allclose(mine.mean, other.mean, rtol=1e-12)
+
+
+def test_sparse_gaps_are_filled_and_stay_sparse(monkeypatch):
+    data = SPARSE.copy()
+    data.data[::9] = np.nan
+    gap = np.isnan(data.toarray())
+    mean = np.nansum(data.toarray(), axis=0) / (~gap).sum(axis=0)
+    wanted = rg.scan(np.where(gap, mean, data.toarray()), sketch=D)
+    picked_from = rg.select_wide(np.where(gap, mean, data.toarray()), 4, center=True, scale=1.0)
+    monkeypatch.setattr(SparseRows, "__array__", None)
+    found = rg.scan(data, sketch=D, nan="mean")
+    np.testing.assert_allclose(found.prepared(True, None)[0], wanted.prepared(True, None)[0], atol=1e-9)
+    picked = rg.select_wide(data, 4, center=True, scale=1.0, nan="mean")
+    assert list(picked.columns) == list(picked_from.columns)
+    assert picked.last_loss == pytest.approx(picked_from.last_loss, rel=1e-10)
+
+
+def test_two_readings_fill_gaps(narrow):
+    gappy, filled = with_gaps(A)
+    picked = rg.select_wide(gappy, 5, nan="mean", center=True)
+    Z = filled - filled.mean(axis=0)
+    assert picked.last_loss == pytest.approx(oracle.loss(Z, picked.columns, 1.0), rel=1e-10)
+    gappy[7, 2] = np.inf
+    with pytest.raises(ValueError, match="row 7, column 2"):
+        rg.select_wide(gappy, 5, nan="mean")
+    gappy[:, 3], gappy[7, 2] = np.nan, 0
+    with pytest.raises(ValueError, match="column 3 has none"):
+        rg.scan(gappy, sketch=20, nan="mean")
+
+
+def test_the_plan_of_two_readings_is_told_and_bands_are_cut_to_fit(monkeypatch):
+    said = []
+    rg.select_wide(A, 5, say=said.append, center=True)
+    assert "reading 4,000 rows twice, 4.8 MB each time" in said[0]
+    assert "80 candidates at most. At the rates of this machine: some" in said[0]
+    asked = []
+    monkeypatch.setattr(two_readings._Room, "holds", lambda self, count: asked.append(count) or count <= 20)
+    picked = rg.select_wide(A, 5, say=said.append, center=True)
+    assert "would not fit into memory" in " ".join(said)
+    assert picked.among <= 20 < asked[0]
+
+
+def test_a_sketch_by_the_command_line_and_in_a_batch(tmp_path, monkeypatch, capsys):
+    zarr.create_array(tmp_path / "a.zarr", data=A, chunks=(500, 150))
+    asked = [
+        "rgcss",
+        "scan",
+        str(tmp_path / "a.zarr"),
+        "--sketch",
+        "90",
+        "-o",
+        str(tmp_path / "m.zarr"),
+        "--folds",
+        "3",
+    ]
+    monkeypatch.setattr(sys, "argv", asked)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert not ended.value.code, err
+    assert "a sketch in 90 rows of 4,000 rows x 150 columns" in out
+    np.testing.assert_array_equal(
+        rg.load(tmp_path / "m.zarr").product, rg.scan(tmp_path / "a.zarr", sketch=90, folds=3).product
+    )
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text('[[jobs]]\ndata = "a.zarr"\nsketch = 160\nk = 5\nmoments = "b.zarr"\ncenter = true\nlam = 1.0\n')
+    done = run_batch(jobs, say=lambda words: None)
+    assert [job["status"] for job in done["jobs"]] == ["done"], done["jobs"][0]["words"]
+    assert "estimated" in done["jobs"][0]["words"]
+
+
+def test_a_batch_reads_twice_where_products_do_not_fit(narrow, tmp_path):
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text('[[jobs]]\ndata = "a.zarr"\nk = 5\ngroups = 2\nmoments = "b.zarr"\ncenter = true\n')
+    said = []
+    done = run_batch(jobs, say=said.append)
+    assert [job["status"] for job in done["jobs"]] == ["done"], done["jobs"][0]["words"]
+    assert "twice" in " ".join(said)
+    band = rg.load(tmp_path / "b.zarr")
+    assert len(band.candidates) < 200
+    assert len(band.groups) == 2

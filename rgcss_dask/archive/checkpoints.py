@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rgcss_dask.core.gappy_sketch import GappySketch
 from rgcss_dask.core.gaps import Gaps
 from rgcss_dask.core.kinds import KINDS as MOMENTS
 from rgcss_dask.core.moments import Moments, shape_of
 from rgcss_dask.core.noise import Differences
 from rgcss_dask.core.partial_sums import PartialSums, PartSums, Read
+from rgcss_dask.core.rectangle import Rectangle
 from rgcss_dask.io.files import Folder
 
 FORMAT = 2
-KINDS: dict[str, type[PartSums]] = {**MOMENTS, "gaps": Gaps, "differences": Differences}
+KINDS: dict[str, type[PartSums]] = {**MOMENTS, GappySketch.KIND: GappySketch, "gaps": Gaps, "differences": Differences}
 SYMMETRIC = {"moments": ("product",), "gaps": ("product", "present")}  # only the upper triangle is written
 
 
@@ -65,8 +67,8 @@ def _entry(key: tuple[str, int], value: PartSums, pieces: list[memoryview]) -> d
     """Describe a sum, and append its arrays to the pieces."""
     kind = value.KIND if isinstance(value, Moments) else "gaps" if isinstance(value, Gaps) else "differences"
     entry: dict[str, Any] = {"key": key, "kind": kind, "n": value.n}
-    if kind in MOMENTS and kind not in SYMMETRIC:
-        entry["height"] = len(value.product)  # type: ignore[union-attr]
+    if isinstance(value, Rectangle):
+        entry["height"] = len(value.product)
     for field in fields(value):
         content = getattr(value, field.name)
         if not isinstance(content, np.ndarray):

@@ -26,6 +26,12 @@ from rgcss_dask.options import (
 @click.option(
     "--candidates", metavar="COLUMNS", multiple=True, help="Columns to choose from later: only their products are made."
 )
+@click.option(
+    "--sketch",
+    type=click.IntRange(1),
+    metavar="ROWS",
+    help="Keep a sketch in so many rows: for any number of columns, with estimated losses; 10 for each pick are good.",
+)
 @click.option("--append", is_flag=True, help="Add the new rows of a grown matrix to the moments.")
 @click.option("--overwrite", is_flag=True, help="Replace moments, or an unfinished scan, of other data or options.")
 @nan_option
@@ -44,6 +50,7 @@ def scan(
     blocks: bool,
     groups: int | None,
     candidates: tuple[str, ...],
+    sketch: int | None,
     append: bool,
     overwrite: bool,
     nan: str,
@@ -68,20 +75,22 @@ def scan(
     from rgcss_dask.workflow import open_matrix
 
     if append:
-        kept = ("folds", "blocks", "groups", "candidates", "nan", "missing", "precision", "noise", "seed", "overwrite")
-        refuse_given("--append goes by the options of the archive", *kept)
+        kept = ("folds", "blocks", "groups", "candidates", "sketch", "nan", "missing", "precision", "noise", "seed")
+        refuse_given("--append goes by the options of the archive", *kept, "overwrite")
     with connected(cluster):
         if append:
             moments = grow.append(output, data, memory=memory)
         else:
             options: dict[str, Any] = {"nan": nan, "missing": missing, "precision": precision, "seed": seed}
             options |= {"folds": folds, "blocks": blocks, "groups": groups, "noise": noise, "overwrite": overwrite}
+            options["sketch"] = sketch
             source = open_matrix(data, missing=missing, say=say)
             options["candidates"] = as_written(candidates, source.names) or None
             moments = one_pass.scan(source, memory=memory, archive=output, **options)
     dropped = f", {moments.dropped:,} dropped" if moments.dropped else ""
     content = {"output": output, "rows": moments.rows, "columns": moments.n, "dropped": moments.dropped}
     words = f"{moments.rows:,} rows{dropped} x {moments.n:,} columns{' (exact integers)' if moments.exact else ''}"
+    words = words if sketch is None else f"a sketch in {sketch:,} rows of {words}"
     printed(content, f"{words} in {output}", as_json=as_json)
 
 

@@ -35,7 +35,7 @@ class Gaps:
     def of(cls, block: NDArray[Any], weights: NDArray[Any] | None = None) -> Gaps:
         """Take the sums of a block of rows; an infinity is a `NotFiniteError`."""
         X = np.array(block, dtype=np.float64)
-        _refuse_infinity(X)
+        refuse_infinity(X)
         gap = np.isnan(X)
         w = np.ones(len(X)) if weights is None else np.asarray(weights, dtype=np.float64)
         M = np.where(gap, 0.0, np.sqrt(w)[:, None])
@@ -130,7 +130,8 @@ class Gaps:
         return Moments(own.rows, own.weight, shift, total - own.weight * d, product, rounding)
 
 
-def _refuse_infinity(X: Array) -> None:
+def refuse_infinity(X: Array) -> None:
+    """Raise a `NotFiniteError` for the first infinity; NaN is a gap."""
     bad = np.isinf(X)
     if bad.any():
         row, column = (int(i) for i in np.argwhere(bad)[0])

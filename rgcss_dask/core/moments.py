@@ -450,4 +450,4 @@ def _room(a: Moments, overwrite: bool) -> Array:
 
 def shape_of(name: str, height: int, n: int) -> tuple[int, ...]:
     """Return the shape of an array of moments with n columns, whose matrix has ``height`` rows."""
-    return {"product": (height, n), "ones": (height,)}.get(name, (n,))
+    return {"product": (height, n), "gaps": (height, n), "ones": (height,)}.get(name, (n,))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import Accumulator, NotFiniteError
 from rgcss_dask.core.band import BandSums
+from rgcss_dask.core.gappy_sketch import GappySketch, GappySums
 from rgcss_dask.core.gaps import Gaps
 from rgcss_dask.core.hashing import fold_of, hashed
 from rgcss_dask.core.moments import Moments
@@ -70,11 +71,11 @@ class PartialSums:
 
     def _filled(self, apart: str) -> dict[Key, Moments]:
         ordered = dict(sorted(self.sums.items()))
-        gaps = [v for k, v in ordered.items() if isinstance(v, Gaps) and k[0] == apart]
+        gaps: list[Any] = [v for k, v in ordered.items() if isinstance(v, Gaps | GappySketch) and k[0] == apart]
         if not gaps:
             return {k: v for k, v in ordered.items() if isinstance(v, Moments)}
-        mean = reduce(Gaps.merge, gaps).mean
-        return {k: v.fill(mean) for k, v in ordered.items() if isinstance(v, Gaps)}
+        mean = reduce(lambda one, other: one.merge(other), gaps).mean
+        return {k: v.fill(mean) for k, v in ordered.items() if isinstance(v, Gaps | GappySketch)}
 
 
 def _check_all_there(parts: tuple[Moments, ...], count: int, what: str) -> None:
@@ -234,7 +235,8 @@ class Collector:
         """Return sums of no rows yet, of the kind that is asked for."""
         options = self.options
         if options.sketch is not None:
-            return SketchSums(n, self.dtype, options.sketch, options.seed)
+            fills = options.nan == "mean" and self.dtype.kind == "f"
+            return (GappySums if fills else SketchSums)(n, self.dtype, options.sketch, options.seed)
         if options.candidates is not None:
             return BandSums(n, self.dtype, np.array(options.candidates, dtype=np.intp), options.precision)
         beside = next((sums for sums in self._sums.values() if isinstance(sums, Accumulator)), None)

@@ -80,8 +80,8 @@ class Options:
 
     @property
     def matrices(self) -> int:
-        """Matrices per part: imputation needs the products of the gaps too."""
-        return 3 if self.nan == "mean" else 1
+        """Matrices per part: imputation needs the products of the gaps too, or their sketch."""
+        return 1 if self.nan != "mean" else 3 if self.sketch is None else 2
 
     @property
     def height(self) -> int:
@@ -406,7 +406,8 @@ def _refusal(geometry: Geometry, options: Options, least: int, budget: int, read
     parts = max(1, options.folds) + options.groups
     advice = f"Give at least memory={least:_} bytes"
     if parts > 1:
-        advice += f", keep fewer parts apart (now {parts}, each with its own n x n matrix)"
+        kind = "sketch" if options.sketch is not None else "n x n matrix" if options.candidates is None else "products"
+        advice += f", keep fewer parts apart (now {parts}, each with its own {kind})"
     if options.candidates is None and options.sketch is None:
         advice += ", pick in two readings with rgcss_dask.select_wide(source, k)"
     reading = (READ_COPIES + 1) * read_rows * geometry.row_bytes
@@ -429,10 +430,11 @@ def size(count: int) -> str:
 
 def _check_kind(options: Options) -> None:
     """Refuse what cannot be added up together."""
-    if options.nan == "mean" and (options.candidates is not None or options.sketch is not None):
+    if options.nan == "mean" and options.candidates is not None:
         raise ValueError(
-            "gaps can be filled with means (nan='mean') where all products are added up; not with candidates= or "
-            "sketch=. Leave these out, drop rows with gaps (nan='drop'), or fill them before."
+            "gaps can be filled with means (nan='mean') where all products are added up, or a sketch; not with "
+            "candidates=. Leave these out, read twice with rgcss_dask.select_wide(source, k, nan='mean'), drop rows "
+            "with gaps (nan='drop'), or fill them before."
         )
     if options.candidates is not None and options.sketch is not None:
         raise ValueError("a pass adds up products of candidates or a sketch, not both: give one of them.")

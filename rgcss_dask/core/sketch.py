@@ -192,14 +192,15 @@ def _united(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 class SketchSums:
     """A sketch in the making: rows are added in place; of small integers, of whatever type, sums are integers too."""
 
-    def __init__(self, n: int, dtype: np.dtype[Any], rows: int, seed: int) -> None:
+    def __init__(self, n: int, dtype: np.dtype[Any], rows: int, seed: int, *, whole: bool = True) -> None:
+        """Start with no rows; with ``whole`` false values do not count as integers even if they are."""
         check_real(dtype)
         self._n, self._dtype, self._height, self._seed = n, dtype, checked_rows(rows), seed
         self._product = np.zeros((rows, n))
         self._ones = np.zeros(rows)
         self._total, self._squares = np.zeros(n), np.zeros(n)
         self._shift: Array | None = None
-        self._rows, self._weight, self._whole = 0, 0.0, may_be_small(dtype)
+        self._rows, self._weight, self._whole = 0, 0.0, whole and may_be_small(dtype)
         self._bytes = _Bytes(dtype, self._product, self._total, self._squares)
 
     def add(self, block: NDArray[Any] | SparseRows, numbers: RowNumbers, weights: NDArray[Any] | None = None) -> None:
@@ -227,23 +228,23 @@ class SketchSums:
         """Tell whether a block is added in 16 bits, about a constant, which that of rows before must be."""
         if not self._whole or not is_exact(self._dtype) or isinstance(block, SparseRows):
             return False
-        return np.array_equal(self._about(self._bytes.shift), self._bytes.shift)
+        return np.array_equal(self.about(self._bytes.shift), self._bytes.shift)
 
     def _add(self, block: NDArray[Any] | SparseRows, places: NDArray[np.int64], roots: Array, w: Array) -> None:
         if isinstance(block, SparseRows):
-            if not self._about(np.zeros(self._n)).any():
+            if not self.about(np.zeros(self._n)).any():
                 block.add_signed(places, roots, w, self._product, self._total, self._squares)
                 return
             block = np.asarray(block)  # dense ones came before it
         if self._shift is None and not self._whole:
-            self._about(block[:_NEAR].mean(axis=0, dtype=np.float64))
-        shift = self._about(np.zeros(self._n))
+            self.about(block[:_NEAR].mean(axis=0, dtype=np.float64))
+        shift = self.about(np.zeros(self._n))
         step = max(_LANES, _CACHED // (8 * self._height) // _LANES * _LANES)
         sums = (self._product, self._total, self._squares)
         for start in range(0, self._n, step):
             kernels.add_signed_rows(block, start, min(start + step, self._n), shift, places, roots, w, *sums)
 
-    def _about(self, shift: Array) -> Array:
+    def about(self, shift: Array) -> Array:
         """Keep to the first shift, which need only be near: what is not finite is found later."""
         if self._shift is None:
             self._shift = np.where(np.isfinite(shift), shift, 0.0)
@@ -264,7 +265,7 @@ class SketchSums:
     def finished(self) -> Sketch:
         """Hand over what was added."""
         self._bytes.empty()
-        shift = self._about(np.zeros(self._n))
+        shift = self.about(np.zeros(self._n))
         exact = self._whole and is_within(self._weight, shift, self._total, self._squares)
         mean = shift + self._total / self._weight if self._weight > 0 else shift
         rounding = ROUNDING * self._squares + doubt_of_values(self._weight, mean, resolution(self._dtype))

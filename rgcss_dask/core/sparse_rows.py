@@ -58,6 +58,12 @@ class SparseRows:
         """Return rows with other values in the same places."""
         return SparseRows(type(self._csr)((values, self._csr.indices, self._csr.indptr), shape=self.shape))
 
+    def without_zeros(self) -> SparseRows:
+        """Return the same rows with nothing stored that is 0."""
+        csr = self._csr.copy()
+        csr.eliminate_zeros()
+        return SparseRows(csr)
+
     def filled(self, values: Array, dtype: DTypeLike) -> SparseRows:
         """Return rows with a number for each column in the place of stored NaN."""
         data = self._csr.data

@@ -232,7 +232,7 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
                 return scan(data, weights=w, folds=asked.folds, nan=self.nan, noise=asked.needs_noise)
             return moments_in_memory(data, y, w, asked, self._names())
         except TooManyColumnsError:
-            if asked.share is not None or asked.needs_noise or self.nan == "mean":
+            if asked.share is not None or asked.needs_noise:
                 raise
         source = data if stored else open_source(data)
         source.names = source.names or self._names()
