@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from dask.utils import format_time
 
 from rgcss_dask.answering import answered, improved, validated
 from rgcss_dask.cluster.execution import capacity
@@ -23,6 +22,7 @@ from rgcss_dask.core.problem import Columns, Problem
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.sketch import ROWS_PER_PICK
 from rgcss_dask.core.sparse_rows import SparseRows
+from rgcss_dask.core.words import duration
 from rgcss_dask.origin import PickedFrom
 from rgcss_dask.runtime.blas import single_threaded_blas
 from rgcss_dask.scanning.scan import make_request, scan
@@ -243,7 +243,7 @@ def _plan_in_words(source: Source, height: int, candidates: int) -> str:
     first = _SKETCHED * m * read / where.threads
     second = (m * read + dense * m * n * candidates * multiplied) / where.threads
     each = "" if where.client is None else " for one worker alone"
-    return f"{words} At the rates of this machine: some {format_time(first)} and up to {format_time(second)}{each}."
+    return f"{words} At the rates of this machine: some {duration(first)} and up to {duration(second)}{each}."
 
 
 def _rates(source: Source) -> tuple[float, float]:

@@ -27,6 +27,14 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{rounded} %"
 
 
+def duration(seconds: float) -> str:
+    """Write about how long something takes."""
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.2g} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds" if seconds >= 10 else f"{seconds:.2g} seconds"
+
+
 def printable(name: object) -> str:
     """Write what would move the cursor, or turn the text around it, by its number."""
     return "".join(

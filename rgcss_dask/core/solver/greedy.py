@@ -48,7 +48,8 @@ def solve(
 ) -> list[Selection]:
     """Answer a problem: one selection for each of its lambdas; ``quiet`` keeps remarks that were made before.
 
-    ``watch`` is called before each pick with the gains of all columns, and which of them may be picked.
+    ``watch`` is called before each pick with the gains of all columns, and which of them may be picked; losses on a
+    sketch are then those of its own rows, without the work of an estimate.
 
     With M = I - C (C'C + lam I)^-1 C', H = A'MA and R = A'M^2 A, picking i lowers the loss by
     2 rho_i / alpha_i - R_ii eta_i / alpha_i^2, where alpha_i = lam + H_ii, eta_i = sum_j H_ij^2 and
@@ -71,7 +72,7 @@ def solve(
         found = answers(base, [(way, lam) for way in ways for lam in problem.lams], spectrum, known, pool, watch)
     per_way = len(problem.lams)
     done = [min(found[i::per_way], key=lambda picked: picked.last_loss) for i in range(per_way)]
-    if isinstance(source, Sketch):
+    if isinstance(source, Sketch) and watch is None:
         done = [estimated(picked, source, _picker(problem, picked.k)) for picked in done]
     # Of the smallest column: beside a larger one, a lambda that is rounding there may still be much here.
     positive = base.diagonal[base.diagonal > 0]

@@ -1,0 +1,201 @@
+"""What a sketch costs beside reading, and what picks from one and from two readings lose against the exact ones.
+
+    python -m examples.benchmarks.sketch [--data FOLDER] [--only quality|cost] [--seeds 10] [--features 60000x8192]
+
+Losses are exact, of all rows and columns; each is divided by that of the exact greedy picks, without swaps. Columns are
+centred. Times are those of the processor, in turns, so that other work on the machine disturbs them little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import zarr
+from numpy.typing import NDArray
+
+import rgcss_dask as rg
+from examples.benchmarks.machine import describe
+from examples.benchmarks.tables import markdown
+from rgcss_dask.core.plan import Options
+from rgcss_dask.core.problem import Problem
+from rgcss_dask.core.solver.factor import Factor
+from rgcss_dask.core.solver.greedy import solve
+from rgcss_dask.scanning.scan import make_request
+from rgcss_dask.sources.base import Reading
+from rgcss_dask.sources.registry import open_source
+
+KS = (16, 64)
+PER_PICK = 10  # rows of the sketch
+PREPARED: dict[str, Any] = {"center": True, "scale": 1.0}
+LEAST = 600  # columns
+COST_BYTES = 8 * 10**8  # of rows that are read
+WIDTHS = (784, 8_192)
+GENES, STORED = 33_000, 0.03
+TURNS = 5
+HERE = Path(__file__).parent
+
+Rows = NDArray[Any]
+
+
+def matrices(folder: Path, features: tuple[int, int]) -> Iterator[tuple[str, Rows]]:
+    """Yield the real data sets with many columns, training rows where there are such, and random features of MNIST."""
+    for file in sorted(folder.glob("*.npz")):
+        arrays = np.load(file, allow_pickle=True)
+        rows = next((arrays[key] for key in ("train", "X") if key in arrays), np.empty(0))
+        if rows.ndim == 2 and rows.shape[1] >= LEAST:
+            yield file.stem, rows
+    air = folder / "air_temperature.zarr"
+    if air.exists():
+        packed = zarr.open_group(air, mode="r")["air"][:]
+        yield "air temperature", packed.reshape(len(packed), -1).astype("f4") / 100
+    if (folder / "mnist.npz").exists() and features[0]:
+        yield f"ReLU features of MNIST, {features[1]:,} of {features[0]:,} rows", relu_features(folder, *features)
+
+
+def relu_features(folder: Path, rows: int, columns: int) -> Rows:
+    pixels = np.load(folder / "mnist.npz")["train"][:rows].astype("f4") / 255
+    mixing = np.random.default_rng(0).normal(size=(pixels.shape[1], columns)).astype("f4") / 28
+    return np.maximum(pixels @ mixing, 0.0)
+
+
+def quality(folder: Path, seeds: int, features: tuple[int, int]) -> Iterator[list[str]]:
+    """Yield for each data set and k the mean loss of the ways, over that of exact greedy picks, in per cent."""
+    for name, rows in matrices(folder, features):
+        G = rg.scan(rows, progress=False).gram(center=True)
+        for k in KS:
+            greedy = left_by(G, rg.select(G, k).columns)
+            over: dict[str, list[float]] = {}
+            for seed in range(seeds):
+                for way, columns in picks(rows, k, seed).items():
+                    over.setdefault(way, []).append(100 * (left_by(G, columns) / greedy - 1))
+            cells = [f"{np.mean(found):+.2f} ({min(found):+.2f} to {max(found):+.2f})" for found in over.values()]
+            row = [f"{name}, {len(rows):,} x {rows.shape[1]:,}", str(k), *cells]
+            print(row, flush=True)
+            yield row
+
+
+def left_by(G: NDArray[np.float64], S: NDArray[np.intp]) -> float:
+    """Return the loss of picked columns with lambda = 1, over the others."""
+    W = np.linalg.solve(G[np.ix_(S, S)] + np.eye(len(S)), G[S])
+    left = np.diagonal(G) - np.einsum("ij,ij->j", W, 2.0 * G[S] - G[np.ix_(S, S)] @ W)
+    return float(np.delete(left, S).sum())
+
+
+def picks(rows: Rows, k: int, seed: int) -> dict[str, NDArray[np.intp]]:
+    """Return the columns picked in one reading, in two, and in two with swaps among the candidates."""
+    sketch = rg.scan(rows, sketch=PER_PICK * k, seed=seed, progress=False)
+    (one,) = solve(Factor(sketch.factor(True, None)), k, Problem())  # without the estimate of its loss
+    two = rg.select_wide(rows, k, refine=False, seed=seed, sketch=PER_PICK * k, progress=False, **PREPARED)
+    return {"one": one.columns, "two": two.columns, "swaps": rg.refine(two).columns}
+
+
+def cost(folder: Path) -> Iterator[list[str]]:
+    """Yield for each kind of rows how long a pass for a sketch takes, as times the reading alone."""
+    for dtype in ("uint8", "float32"):
+        for n in WIDTHS:
+            path = stored(folder / f"{dtype}-{n}.zarr", dtype, n)
+            for k in KS:
+                yield row_of(f"{dtype}, {n:,} columns", path, k)
+    path = folder / "genes.zarr"
+    try:
+        rg_sparse(path)
+    except ImportError:
+        return
+    for k in KS:
+        yield row_of(f"CSR, {STORED:.0%} of {GENES:,} columns", path, k)
+
+
+def stored(path: Path, dtype: str, n: int) -> Path:
+    """Write rows that compress as pictures do: pixels of digits, or numbers with noise."""
+    rng, chunk = np.random.default_rng(0), max(1, 2**22 // (n * np.dtype(dtype).itemsize))
+    m = COST_BYTES // (n * np.dtype(dtype).itemsize) // chunk * chunk
+    array = zarr.create_array(path, shape=(m, n), dtype=dtype, chunks=(chunk, n))
+    for start in range(0, m, chunk):
+        rows = rng.normal(size=(chunk, n))
+        array[start : start + chunk] = np.clip(rows * 90 - 60, 0, 255).astype("u1") if dtype == "uint8" else rows
+    return path
+
+
+def rg_sparse(path: Path) -> None:
+    import anndata  # noqa: PLC0415 (an extra)
+
+    m = COST_BYTES // int(8 * GENES * STORED)
+    rows = scipy.sparse.random(m, GENES, STORED, format="csr", dtype="f4", rng=1)
+    anndata.AnnData(rows).write_zarr(path)
+
+
+def row_of(name: str, path: Path, k: int) -> list[str]:
+    found: list[float] = []
+    ways: tuple[Callable[[], object], ...] = (
+        lambda: read_only(path, PER_PICK * k),
+        lambda: rg.scan(path, sketch=PER_PICK * k, progress=False),
+    )
+    for turn in range(TURNS + 1):
+        alone, sketched = (seconds(way) for way in ways)
+        if turn:  # the first one compiles
+            found.append(sketched / alone)
+    low, middle, high = statistics.quantiles(found, n=4, method="inclusive")
+    row = [name, str(PER_PICK * k), f"{middle:.2f} ({low:.2f} to {high:.2f})"]
+    print(row, flush=True)
+    return row
+
+
+def read_only(path: Path, height: int) -> None:
+    """Read what a pass for a sketch reads, block by block, and do nothing with it."""
+    source = open_source(path)
+    plan = make_request(source, Options(sketch=height), weights=None, rows=None, reading=Reading(), memory=None).plan
+    for i in plan.spans:
+        for start, stop in plan.reads(plan.nodes[i]):
+            source.read_block(start, stop)
+
+
+def seconds(way: Callable[[], object]) -> float:
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    way()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def shape(text: str) -> tuple[int, int]:
+    rows, columns = text.split("x")
+    return int(rows), int(columns)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=os.environ.get("RGCSS_DATA"), help="folder of the real data sets")
+    parser.add_argument("--only", choices=("quality", "cost"))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--features", type=shape, default=(60_000, 8_192), help="of MNIST, rows x columns; 0x0: none")
+    parser.add_argument("--write", action="store_true", help="write SKETCH.md")
+    options = parser.parse_args()
+    machine = describe()
+    text = f"# Sketches\n\n{__doc__.split('python -m')[0].strip()}\n\n"
+    text += f"Measured on {machine['cores']} cores ({machine['processor']}).\n"
+    warnings.simplefilter("ignore")
+    if options.only != "cost" and options.data is not None:
+        header = ["", "k", "one reading", "two readings", "two readings and swaps"]
+        text += f"\n## Loss over that of exact greedy picks, in per cent\n\nMeans of {options.seeds} seeds, and the "
+        text += f"least and most. A sketch has {PER_PICK} k rows.\n\n"
+        text += markdown(header, list(quality(options.data, options.seeds, options.features))) + "\n"
+    if options.only != "quality":
+        with tempfile.TemporaryDirectory() as folder:
+            text += "\n## Time of a pass for a sketch, as times that of reading alone\n\n"
+            text += markdown(["", "rows of the sketch", "median, and middle half"], list(cost(Path(folder)))) + "\n"
+    print(f"\n{text}")
+    if options.write:
+        (HERE / "SKETCH.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
