@@ -25,6 +25,16 @@ def loss(A, picked, lam, objective="unselected"):
     return float(np.sum(E * E))
 
 
+def least_left(A, k, counts=None):
+    """What any k columns leave at least: the k-th smallest of what each and k - 1 principal components leave."""
+    counts = np.ones(A.shape[1]) if counts is None else counts
+    found = []
+    for w in range(A.shape[1]):
+        values = np.linalg.svd(residual(A, [w], 0.0) * np.sqrt(counts), compute_uv=False) ** 2
+        found.append(float(values[k - 1 :].sum()))
+    return sorted(found)[k - 1]
+
+
 def losses_after(A, picked, lam, objective, candidates):
     """The loss for each candidate as the next pick."""
     return {j: loss(A, [*picked, j], lam, objective) for j in candidates}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rgcss_dask import Moments, load_result, select
 from rgcss_dask.archive.result_file import save_result
 from rgcss_dask.cli import cli
-from rgcss_dask.core import evaluate
+from rgcss_dask.core import evaluate, spectrum
 from rgcss_dask.core.objective import OBJECTIVES
 from rgcss_dask.core.result import make_result
 from rgcss_dask.core.solver import gram, leading
@@ -21,7 +21,12 @@ from rgcss_dask.reporting import write_report
 def few():
     """Take the leading eigenvalues of small matrices too, in blocks that leave room for it."""
     with pytest.MonkeyPatch.context() as patch:
-        for where, name, value in ((gram, "SMALL", 8), (leading, "_BLOCK", 4), (leading, "_MOST", 1.0)):
+        for where, name, value in (
+            (gram, "SMALL", 8),
+            (leading, "_BLOCK", 4),
+            (leading, "_MOST", 1.0),
+            (spectrum, "FEW", 0),
+        ):
             patch.setattr(where, name, value)
         yield
 

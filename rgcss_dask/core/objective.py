@@ -49,7 +49,12 @@ class Objective:
         return np.zeros_like(counts) if self.picks_count else counts
 
     def bounds(self, spectrum: Spectrum, k: int, lam: float) -> Bounds:
-        """Bound the loss of any 1, 2, ..., k columns from below; see `evaluate.bounds`.
+        """Bound the loss of any 1, 2, ..., k columns from below; see `evaluate.bounds` and `spectrum.least_left`."""
+        found = self._bounds(spectrum, k, lam)
+        return found if spectrum.left is None else replace(found, tight=np.maximum(found.tight, spectrum.left[:k]))
+
+    def _bounds(self, spectrum: Spectrum, k: int, lam: float) -> Bounds:
+        """Bound by the eigenvalues alone.
 
         Of leading eigenvalues the largest that they may be is taken: with s the tight bounds fall, of both objectives,
         as s lam^2 / (s + lam)^2 - s does.

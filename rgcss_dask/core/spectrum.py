@@ -7,10 +7,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rgcss_dask.runtime.blas import single_threaded_blas
+
 Array = NDArray[np.float64]
 
 # Up to so many columns all eigenvalues take a second or less.
 SMALL = 1024
+# Up to so many columns the eigenvalues after each of them is picked take some hundredths of a second.
+FEW = 64
+EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,12 +26,13 @@ class Spectrum:
     total: float  # the sum of all
     n: int
     doubt: float = 0.0  # how far each eigenvalue may lie above its value here, at most
+    left: Array | None = None  # what any 1, 2, ... columns leave at least, see `least_left`; None: not known
 
     @classmethod
-    def whole(cls, values: ArrayLike) -> Spectrum:
+    def whole(cls, values: ArrayLike, left: Array | None = None) -> Spectrum:
         """Take all eigenvalues, largest first."""
         s = np.maximum(np.asarray(values, dtype=np.float64), 0.0)
-        return cls(s, float(s.sum()), len(s))
+        return cls(s, float(s.sum()), len(s), left=left)
 
     def of_rank(self, n: int) -> Spectrum:
         """Leave out what is zero, as no more than n eigenvalues are above it."""
@@ -48,3 +54,22 @@ class Spectrum:
 def tails(values: Array) -> Array:
     """Sum what remains from each place on, the smallest first so that no digit is lost: (len + 1,)."""
     return np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
+
+
+def least_left(G: Array, counts: Array) -> Array | None:
+    """Return what any 1, 2, ..., n columns leave at least of all, each as it counts; None of many columns.
+
+    After column w is picked, t - 1 more leave the eigenvalues beyond the first t - 1 of what w leaves, at least (Eckart
+    and Young). Any t columns can begin with each of t columns w, so the t-th smallest of these holds for all of them.
+    """
+    n = len(G)
+    if n > FEW:
+        return None
+    d, roots = np.diagonal(G), np.sqrt(counts)
+    picked = G / np.sqrt(np.where(d > 0, d, 1.0))  # nothing where a column is zero
+    left = (G - picked.T[:, :, None] * picked.T[:, None, :]) * roots * roots[:, None]
+    with single_threaded_blas():  # the same bits for any number of threads
+        values = np.maximum(np.linalg.eigvalsh(left), 0.0)
+    beyond = np.cumsum(values, axis=1)[:, ::-1]  # for each w the sums of the smallest n, n - 1, ... eigenvalues
+    rounding = n * EPS * float(d @ counts)
+    return np.maximum(np.diagonal(np.sort(beyond, axis=0)) - rounding, 0.0)

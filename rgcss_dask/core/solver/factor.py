@@ -10,7 +10,7 @@ from rgcss_dask.core.missing import plain
 from rgcss_dask.core.solver.checks import checked_range, safe_root
 from rgcss_dask.core.solver.gram import GainTerms
 from rgcss_dask.core.solver.pool import PARTS, Pool, split
-from rgcss_dask.core.spectrum import Spectrum
+from rgcss_dask.core.spectrum import FEW, Spectrum, least_left
 from rgcss_dask.core.words import counted
 from rgcss_dask.runtime.blas import single_threaded_blas
 
@@ -111,7 +111,9 @@ class Factor:
         """Return the eigenvalues of G over the columns that count, largest first."""
         with single_threaded_blas():
             values = np.linalg.svd(self.matrix * np.sqrt(counts), compute_uv=False) ** 2 * self.unit
-        return Spectrum.whole(np.concatenate([values, np.zeros(self.n - len(values))]))
+        left = least_left(self.matrix.T @ self.matrix, counts) if self.n <= FEW else None
+        every = np.concatenate([values, np.zeros(self.n - len(values))])
+        return Spectrum.whole(every, None if left is None else left * self.unit)
 
 
 def _product(A: Array, B: Array, pool: Pool) -> Array:

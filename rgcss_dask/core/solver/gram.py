@@ -16,7 +16,7 @@ from rgcss_dask.core.solver import kernels
 from rgcss_dask.core.solver.checks import INDEFINITE, checked_range, fixed, not_a_gram, safe_unit
 from rgcss_dask.core.solver.leading import leading
 from rgcss_dask.core.solver.pool import PARTS, Pool, split
-from rgcss_dask.core.spectrum import SMALL, Spectrum
+from rgcss_dask.core.spectrum import SMALL, Spectrum, least_left
 from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
@@ -164,7 +164,8 @@ class Gram:
             values = scipy.linalg.eigvalsh(weighted)[::-1]
         if values[-1] < -INDEFINITE * float(self.diagonal.max()):
             raise not_a_gram(f"eigenvalue {values[-1] * self.unit:g}, with {values[0] * self.unit:g} the largest")
-        return Spectrum.whole(values * self.unit)
+        left = least_left(self.matrix, counts)
+        return Spectrum.whole(values * self.unit, None if left is None else left * self.unit)
 
     def _leading(self, weighted: Array, roots: Array, k: int) -> Spectrum | None:
         with Pool() as pool, single_threaded_blas():
