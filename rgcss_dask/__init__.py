@@ -15,6 +15,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # who uses the pa
 _HOME = {
     "Aims": "core.aims",
     "Band": "core.band",
+    "Bands": "imaging",
     "CrossValidation": "core.tuning",
     "Downstream": "core.downstream",
     "Factor": "core.solver.factor",
@@ -26,10 +27,12 @@ _HOME = {
     "RGCSS": "estimator",
     "Refinement": "core.refinement",
     "Selection": "core.selection",
+    "Sensors": "sensing",
     "Sketch": "core.sketch",
     "Stability": "core.stability",
     "Stop": "core.stop",
     "append": "scanning.append",
+    "bands": "imaging",
     "convert": "conversion.convert",
     "choose_k": "core.choose_k",
     "cross_validate": "questions",
@@ -44,6 +47,7 @@ _HOME = {
     "save": "archive.archive",
     "scan": "scanning.scan",
     "select": "selecting",
+    "sensors": "sensing",
     "select_wide": "two_readings",
     "show_versions": "runtime.environment",
     "stability": "questions",
@@ -82,6 +86,8 @@ if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here 
     from rgcss_dask.core.tuning import CrossValidation as CrossValidation
     from rgcss_dask.estimator import GCSS as GCSS
     from rgcss_dask.estimator import RGCSS as RGCSS
+    from rgcss_dask.imaging import Bands as Bands
+    from rgcss_dask.imaging import bands as bands
     from rgcss_dask.learning.downstream import downstream as downstream
     from rgcss_dask.panels import gene_panel as gene_panel
     from rgcss_dask.questions import cross_validate as cross_validate
@@ -94,6 +100,8 @@ if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here 
     from rgcss_dask.scanning.scan import scan as scan
     from rgcss_dask.scanning.verify import verify as verify
     from rgcss_dask.selecting import select as select
+    from rgcss_dask.sensing import Sensors as Sensors
+    from rgcss_dask.sensing import sensors as sensors
     from rgcss_dask.sources.xarray import Field as Field
     from rgcss_dask.two_readings import select_wide as select_wide
 else:

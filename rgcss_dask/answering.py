@@ -15,6 +15,7 @@ from rgcss_dask.core import memory_needs, refinement, tuning
 from rgcss_dask.core import stability as bootstrap
 from rgcss_dask.core.folds import outside_folds
 from rgcss_dask.core.grid import GRID
+from rgcss_dask.core.held_out import held_out_losses
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.problem import Lambdas, Problem
 from rgcss_dask.core.rebuild import Rebuild
@@ -107,14 +108,19 @@ def resampled(moments: Moments, k: int, problem: Problem, *, where: str | None =
 
 def improved(
     selection: Selection,
-    source: Moments | ArrayLike,
+    source: Moments | Rows | ArrayLike,
     problem: Problem | None = None,
     *,
     where: str | None = None,
     told: Told | None = None,
     **options: Any,
 ) -> Refinement:
-    """Exchange picked columns for better ones that the problem allows, where the source is."""
+    """Exchange picked columns for better ones that the problem allows, where the source is.
+
+    Of rows that are fewer than columns the Gram is formed only for what reads all of it.
+    """
+    if isinstance(source, Rows) and (options.get("exact") or selection.aims.column_groups):
+        source = source.moments()
     if not _is_remote(source, where):
         return refinement.improve(selection, source, problem, told=told, **options)
     n = selection.aims.columns_with_signals(source.n)
@@ -144,6 +150,14 @@ def loss_and_start(source: Moments, model: Rebuild, *, where: str | None = None)
         return _loss_and_start(source, model)
     need = memory_needs.select_need(source.n, len(model.columns))
     return ask(_loss_and_start, source, model, need=need, where=where)
+
+
+def held_out(moments: Moments | Rows, k: int, problem: Problem, *, where: str | None = None, **options: Any) -> Array:
+    """Return the squared error of each column in each fold, (folds, n), worked out where the moments are."""
+    if not _is_remote(moments, where):
+        return held_out_losses(moments, k, problem, **options)
+    need = memory_needs.tune_need(moments.n, k, 1, len(moments.folds))
+    return ask(held_out_losses, moments, k, problem, need=need, where=where, **options)
 
 
 def rank_outside_folds(moments: Moments | Rows, k: int, problem: Problem, *, where: str | None = None) -> int:

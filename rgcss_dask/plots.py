@@ -22,7 +22,7 @@ from rgcss_dask.runtime.extras import imported
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["cell_types", "cross_validation", "loss", "path", "picks", "redundancy", "stability"]
+__all__ = ["bands", "cell_types", "cross_validation", "error_left", "loss", "path", "picks", "redundancy", "stability"]
 
 ACCENT, SECOND = "#c2410c", "#4b3a6e"
 COLOURS = {"INK": "#1b1f24", "MUTED": "#57606a", "RULE": "#d0d7de", "ON_ACCENT": "#ffffff"}
@@ -279,6 +279,99 @@ def cell_types(panel: GenePanel, ax: Axes | None = None) -> Axes:
     tops = np.maximum(panel.means.max(axis=0), 1e-300)
     names = panel.names or ()
     return _drawn(ax, "draw_means", (panel.means / tops)[:, order], [names[j] for j in order], panel.types)
+
+
+def bands(answer: Any, ax: Axes | None = None) -> Axes:
+    """Plot the picked bands of an image cube, numbered in the order of picking, on the mean spectrum.
+
+    Around the spectrum lies twice the standard deviation of the noise in each band, where that is known.
+
+    Parameters
+    ----------
+    answer : Bands
+        What `rgcss_dask.bands` returned.
+    ax : Axes, optional
+        Where to plot.
+
+    Returns
+    -------
+    Axes
+        The axes, for more drawing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import rgcss_dask as rg
+    >>> from rgcss_dask import plots
+    >>> rng = np.random.default_rng(0)
+    >>> cube = np.cumsum(rng.normal(size=(20, 30, 3)), axis=1) @ rng.normal(size=(3, 12))
+    >>> picked = rg.bands(cube + rng.normal(size=(20, 30, 12)), 3)
+    >>> len(plots.bands(picked).texts)
+    3
+    """
+    axes = _axes(ax)
+    x = np.arange(len(answer.mean)) if answer.at is None else answer.at
+    order = np.argsort(x, kind="stable")
+    axes.plot(x[order], answer.mean[order], color=SECOND, linewidth=1.6, label="mean of the pixels")
+    if answer.noise is not None:
+        ends = (answer.mean + sign * 2.0 * answer.noise for sign in (-1.0, 1.0))
+        low, high = (end[order] for end in ends)
+        axes.fill_between(x[order], low, high, color=SECOND, alpha=0.25, linewidth=0, label="twice the noise")
+    for place, column in enumerate(answer.columns, start=1):
+        at = (float(x[column]), float(answer.mean[column]))
+        axes.axvline(at[0], color=ACCENT, linewidth=0.8, alpha=0.6)
+        axes.plot(*at, "o", color=ACCENT, markersize=5)
+        axes.annotate(str(place), at, (0, 5), textcoords="offset points", ha="center", color=ACCENT)
+    axes.set(xlabel="band" if answer.at is None else str(answer.names[0]).split("=")[0], ylabel="value")
+    axes.legend()
+    return axes
+
+
+def error_left(error: Any, places: Any, ax: Axes | None = None) -> Axes:
+    """Plot the error that is left at each place of a map, and the sensors, numbered in the order of picking.
+
+    Parameters
+    ----------
+    error : DataArray
+        A map over two dimensions, such as ``error`` of `Sensors` or a root mean square error of your own.
+    places : DataArray
+        Where the sensors stand: ``places`` of `Sensors`, or ``places_`` of an estimator. Stations that were there
+        before are drawn as squares.
+    ax : Axes, optional
+        Where to plot.
+
+    Returns
+    -------
+    Axes
+        The axes, for more drawing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> import rgcss_dask as rg
+    >>> from rgcss_dask import plots
+    >>> values = np.random.default_rng(0).normal(size=(60, 4, 5)).cumsum(axis=2)
+    >>> field = xr.DataArray(values, {"lat": range(4), "lon": range(5)}, ("time", "lat", "lon"))
+    >>> placed = rg.sensors(field, 3)
+    >>> plots.error_left(placed.error, placed.places).get_ylabel()
+    'lat'
+    """
+    if getattr(error, "ndim", 0) != 2 or not hasattr(error, "dims"):
+        raise ValueError(f"a map is a DataArray over two dimensions; got {getattr(error, 'dims', type(error))}.")
+    axes = _axes(ax)
+    down, across = error.dims
+    # Without a fixed norm a map of zeros would have no colours.
+    shown = error.plot.pcolormesh(x=across, y=down, ax=axes, cmap="viridis", add_colorbar=False, vmin=0.0)
+    axes.figure.colorbar(shown, ax=axes, label="error of what is rebuilt")
+    before = places["kept"].to_numpy() if "kept" in places.coords else np.zeros(places.size, dtype=bool)
+    x, y = (places[dim].to_numpy() for dim in (across, down))
+    for mask, marker in ((before, "s"), (~before, "o")):
+        axes.scatter(x[mask], y[mask], s=110, c="white", edgecolors="black", marker=marker, zorder=2)
+    for place, at in enumerate(zip(x, y, strict=True), start=1):
+        axes.annotate(str(place), at, ha="center", va="center", fontsize=7, zorder=3)
+    axes.set(xlabel=str(across), ylabel=str(down), title="")
+    return axes
 
 
 def _axes(ax: Axes | None) -> Axes:

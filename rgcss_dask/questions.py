@@ -228,7 +228,8 @@ def refine(
     selection : Selection
         What `select` picked; its lambda, objective, centring and scaling are used.
     source : Moments or array of shape (n, n), optional
-        The moments or the Gram it was picked from, or others of the same columns. Default: what it was picked from.
+        The moments or the Gram it was picked from, or others of the same columns. Default: what it was picked from;
+        rows that are fewer than columns serve without their Gram.
     include : sequence of int or str, optional
         Columns that stay. Default: those given to `select`.
     exclude : sequence of int or str, optional
@@ -271,21 +272,19 @@ def refine(
     True
     """
     origin = PickedFrom.of(source) or selection.origin
-    if source is None:
-        source = _moments_behind(selection)
+    found = _behind(selection) if source is None else source
     problem = selection.problem or Problem()
     stay = problem.include if include is None else include
     never = problem.exclude if exclude is None else exclude
     problem = replace(problem, include=stay, exclude=never)
     options: dict[str, Any] = {"sweeps": sweeps, "effort": effort, "seed": seed, "exact": exact, "seconds": seconds}
-    return improved(selection, source, problem, where=where, told=progress, **options).known(origin)
+    return improved(selection, found, problem, where=where, told=progress, **options).known(origin)
 
 
-def _moments_behind(selection: Selection) -> Moments:
-    """Return the moments that a selection was picked from; of few rows they are formed for it."""
+def _behind(selection: Selection) -> Moments | Rows:
+    """Return the moments, or the few rows, that a selection was picked from."""
     if not isinstance(selection.origin, PickedFrom):
         raise ValueError(
             "what these columns were picked from is not known: give the moments, refine(selection, moments)."
         )
-    source = selection.origin.source
-    return source.moments() if isinstance(source, Rows) else source
+    return selection.origin.source

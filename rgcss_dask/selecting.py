@@ -320,10 +320,9 @@ def _picked(
 
 
 def _refined(picked: Selection, source: Any, **options: Any) -> Selection:
-    """Exchange picked columns for better ones; that takes the Gram, which of few rows is formed for it."""
+    """Exchange picked columns for better ones."""
     if isinstance(source, Factor):
         raise ValueError("swaps need moments, a Gram or rows; a factor has picks made one by one only.")
-    source = source.moments() if isinstance(source, Rows) else source
     return improved(picked, source, **options).selection
 
 

@@ -45,7 +45,10 @@ def test_bands_run(data_dir, tmp_path):
     page = (tmp_path / "page.md").read_text()
     assert "settled on splits 0 to 1" in page
     assert "Splits 2 to 3" in page
-    assert all(f"| {name} |" in page for name in (bands.TODAY, bands.AWARE, bands.LABELS, bands.QR, bands.PEAKS))
+    assert "`rgcss_dask.bands` picks" in page
+    assert all(
+        f"| {name} |" in page for name in (bands.TODAY, bands.AWARE, bands.LABELS, bands.BOTH, bands.QR, bands.PEAKS)
+    )
 
 
 def test_held_out_error_is_that_of_ridge_regression():
@@ -58,11 +61,19 @@ def test_held_out_error_is_that_of_ridge_regression():
 
 
 def test_sensors_say_where_ours_are_not_better():
-    rows = [{"question": "q", "k": k, sensors.OURS: 1.0, sensors.THEIRS: 2.0, sensors.THEIR_PICKS: k} for k in (0.5, 3)]
-    said = list(sensors.statements(rows))
-    assert said[0] == "Ours is lower than PySensors in 2 of 2 cases."
-    assert said[2].startswith(f"Not lower than {sensors.THEIR_PICKS}: q, k = 0.5")
+    repeats = [
+        [
+            {"question": "q", "k": k, "errors": {sensors.OURS: 1.0 + more, sensors.QR: 2.0, sensors.TPGR: k}}
+            for k in (0.5, 3)
+        ]
+        for more in (0.0, 0.5, 1.2)
+    ]
+    said = list(sensors.statements(repeats))
+    assert said[0] == f"Ours is lower than {sensors.QR} in 2 of 2 cases, in 0 of them in every one of 3 repeats."
+    assert said[1] == f"Ours is lower than {sensors.TPGR} in 1 of 2 cases, in 1 of them in every one of 3 repeats."
+    assert said[2].startswith(f"Not lower than {sensors.TPGR}: q, k = 0.5")
     assert len(said) == 3
+    assert sensors.cell(sensors.errors_of(repeats, "q", 3, sensors.OURS)) == "1.5667 ± 0.3480"
 
 
 @pytest.mark.integration
@@ -72,7 +83,7 @@ def test_sensors_run(data_dir, tmp_path, data):
     sensors.main(["--quick", "--only", data, "--data", str(data_dir), "--output", str(tmp_path / "page.md")])
     page = (tmp_path / "page.md").read_text()
     assert "nan" not in page
-    assert page.count("Ours is lower than PySensors in") == 2
+    assert page.count(f"Ours is lower than {sensors.QR} in") == 2
 
 
 def test_picks_for_labels_are_the_best_there_are():

@@ -28,7 +28,7 @@ LAYERS = (
     {"two_readings", "learning"},
     {"selecting", "plots"},
     {"workflow", "estimator"},
-    {"panels"},
+    {"imaging", "panels", "sensing"},  # doors of one field of work each
     {"faults"},  # what is a bug and what a user can mend
     {"batch", "demo"},
     {"cli"},

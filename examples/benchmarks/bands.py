@@ -1,11 +1,11 @@
-"""Bands of a hyperspectral image, chosen in seven ways: how well a classifier does with each.
+"""Bands of a hyperspectral image, chosen in eight ways: how well a classifier does with each.
 
-    python -m examples.benchmarks.bands [--data FOLDER] [--splits 20] [--quick] [--output FILE]
+    python -m examples.benchmarks.bands [--data FOLDER] [--splits 20] [--quick] [--output FILE] [--picture FILE]
 
 FOLDER (default: the environment variable RGCSS_DATA) holds indian_pines.npz. A tenth of the labelled pixels of each
 class trains a support vector machine with fixed parameters, the others are classified. Noise-aware selection leaves
-open where noise is looked for and how bands are weighted: that is settled on one half of the splits, and everything is
-reported on the other half.
+open where noise is looked for, how bands are weighted, and how much labels count beside the signals: that is settled on
+one half of the splits, and everything is reported on the other half.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import rgcss_dask as rg
+from examples.benchmarks.machine import versions
 from examples.benchmarks.tables import markdown
+from rgcss_dask import plots
+from rgcss_dask.sources.cube import in_turns
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -33,14 +36,17 @@ Index = NDArray[np.intp]
 KS = (5, 10, 15, 30)
 TRAINING = 10  # one in so many pixels of a class, but three or more
 LEVEL = 0.05  # of the two-sided t test on paired differences
+SHARES = (0.1, 0.25, 0.5, 0.75)  # of the loss, for labels beside signals
 TODAY, AWARE, LABELS = "plain selection", "noise-aware", "targets: training labels"
+BOTH = "targets: training labels, and signals"
 EVEN, ENDS, QR, PEAKS = "equally spaced", "equally spaced, both ends included", "pivoted QR", "E-FDPC"
 
 
 @dataclass(frozen=True)
 class Image:
-    """Pixels line by line, their labels (0: none), and the noise of each band, by where it is looked for."""
+    """A cube, its pixels line by line, their labels (0: none), and the noise of bands by where it is looked for."""
 
+    cube: NDArray[np.uint16]
     pixels: Array  # (m, n)
     labels: NDArray[np.uint8]  # (m,)
     moments: rg.Moments
@@ -49,11 +55,11 @@ class Image:
     @classmethod
     def of(cls, cube: NDArray[np.uint16], labels: NDArray[np.uint8]) -> Image:
         """Pass over the pixels line by line, and column by column for the noise across lines."""
-        bands = cube.shape[2]
-        moments = rg.scan(cube.reshape(-1, bands), noise=True, progress=False)
-        across = rg.scan(cube.transpose(1, 0, 2).reshape(-1, bands), noise=True, progress=False)
+        moments = rg.scan(in_turns(cube), noise=True, progress=False)
+        across = rg.scan(in_turns(cube.transpose(1, 0, 2)), noise=True, progress=False)
         noise = {"along lines": moments.differences.variance, "across lines": across.differences.variance}
-        return cls(cube.reshape(-1, bands).astype(np.float64), labels.ravel(), moments, noise)
+        pixels = cube.reshape(-1, cube.shape[2]).astype(np.float64)
+        return cls(cube, pixels, labels.ravel(), moments, noise)
 
     @property
     def bands(self) -> int:
@@ -78,14 +84,11 @@ def noise_aware(image: Image, k: int, where: str, weighting: str) -> Index:
     return rg.select(image.moments, k, center=True, noise=noise, column_weights=weights).columns
 
 
-def for_labels(image: Image, k: int, training: Index) -> Index:
-    """Pick bands that carry the indicators of the classes, each divided by the root of its number of pixels."""
-    labels = image.labels[training]
-    indicators = (labels[:, None] == np.unique(labels)).astype(np.float64)
-    weights = np.concatenate([np.zeros(image.bands), 1.0 / indicators.sum(axis=0)])
-    rows = np.hstack([image.pixels[training], indicators])
-    targets = range(image.bands, rows.shape[1])
-    return rg.select(rg.Moments.of(rows), k, center=True, targets=targets, column_weights=weights).columns
+def for_labels(image: Image, k: int, training: Index, share: float = 1.0) -> Index:
+    """Pick bands that carry the classes of the training pixels, and for a share below 1 the signals too."""
+    labels = np.zeros_like(image.labels)
+    labels[training] = image.labels[training]
+    return rg.bands(image.cube, k, labels=labels.reshape(image.cube.shape[:2]), share=share, progress=False).columns
 
 
 def density_peaks(pixels: Array, k: int) -> Index:
@@ -133,7 +136,19 @@ def settle(image: Image, seeds: Sequence[int], ks: Sequence[int]) -> dict[tuple[
     return found
 
 
-def contenders(image: Image, most: int, rule: tuple[str, str]) -> dict[str, Callable[[int, Index], Index]]:
+def settle_share(image: Image, seeds: Sequence[int], ks: Sequence[int]) -> dict[float, float]:
+    """Return the mean accuracy over these splits and all k of every share of the labels in the loss."""
+    splits, found = [image.split(seed) for seed in seeds], {}
+    for share in SHARES:
+        each = [accuracy(image, for_labels(image, k, split[0], share), *split) for split in splits for k in ks]
+        found[share] = float(np.mean(each))
+        print(f"  share of the labels {share:g}: {found[share]:.2f} %", flush=True)
+    return found
+
+
+def contenders(
+    image: Image, most: int, rule: tuple[str, str], share: float
+) -> dict[str, Callable[[int, Index], Index]]:
     """Return every way to choose k bands, given the training pixels."""
     plain = rg.select(image.moments, most, center=True).columns
     aware = noise_aware(image, most, *rule)
@@ -143,6 +158,7 @@ def contenders(image: Image, most: int, rule: tuple[str, str]) -> dict[str, Call
         TODAY: lambda k, training: plain[:k],
         AWARE: lambda k, training: aware[:k],
         LABELS: lambda k, training: for_labels(image, k, training),
+        BOTH: lambda k, training: for_labels(image, k, training, share),
         EVEN: lambda k, training: middles(image.bands, k),
         ENDS: lambda k, training: np.linspace(0, image.bands - 1, k).round().astype(np.intp),
         QR: lambda k, training: pivoted[:k],
@@ -150,11 +166,13 @@ def contenders(image: Image, most: int, rule: tuple[str, str]) -> dict[str, Call
     }
 
 
-def report(image: Image, seeds: Sequence[int], ks: Sequence[int], rule: tuple[str, str]) -> dict[str, Array]:
+def report(
+    image: Image, seeds: Sequence[int], ks: Sequence[int], rule: tuple[str, str], share: float
+) -> dict[str, Array]:
     """Return the accuracies of all contenders, (splits, k)."""
     splits = [image.split(seed) for seed in seeds]
     found = {}
-    for name, choose in contenders(image, max(ks), rule).items():
+    for name, choose in contenders(image, max(ks), rule, share).items():
         rows = [[accuracy(image, choose(k, training), training, test) for k in ks] for training, test in splits]
         found[name] = np.array(rows)
         print(f"  {name}: {found[name].mean(axis=0).round(2)}", flush=True)
@@ -166,10 +184,16 @@ def mean_and_error(values: Array) -> tuple[Array, Array]:
 
 
 def document(
-    settled: dict[tuple[str, str], float], found: dict[str, Array], ks: Sequence[int], seeds: tuple[range, range]
+    settled: dict[tuple[str, str], float],
+    shares: dict[float, float],
+    found: dict[str, Array],
+    ks: Sequence[int],
+    seeds: tuple[range, range],
+    same: bool,
 ) -> str:
     """Return the page."""
     where, weighting = max(settled, key=settled.__getitem__)
+    share = max(shares, key=shares.__getitem__)
     rules = [[*rule, f"{share:.2f}"] for rule, share in settled.items()]
     header = ["overall accuracy, %", *(f"k = {k}" for k in ks)]
     parts = [
@@ -179,11 +203,15 @@ def document(
         f"The noise-aware rule was settled on splits {seeds[0].start} to {seeds[0].stop - 1}: noise {where}, weights "
         f"{weighting}. It has the highest mean over these splits and all k:\n",
         markdown(["noise from second differences", "weights of bands", "accuracy, %"], rules),
+        f"`rgcss_dask.bands` {'picks the same bands' if same else 'picks other bands, by a rule of its own'}.\n",
+        f"How much labels count beside signals was settled on the same splits: {share:g} of the loss.\n",
+        markdown(["share of the labels", "accuracy, %"], [[f"{one:g}", f"{mean:.2f}"] for one, mean in shares.items()]),
         f"Splits {seeds[1].start} to {seeds[1].stop - 1}, mean and standard error:\n",
         markdown(header, [[name, *cells(*mean_and_error(values))] for name, values in found.items()]),
         f"Differences to bands that are {EVEN}, on the same splits:\n",
         markdown(header, [[n, *cells(*mean_and_error(v - found[EVEN]), "+")] for n, v in found.items() if n != EVEN]),
         *(f"- {sentence}" for sentence in statements(found, ks)),
+        f"\n{versions('numpy', 'scipy', 'scikit-learn')}",
     ]
     return "\n".join(parts) + "\n"
 
@@ -193,17 +221,29 @@ def cells(means: Array, errors: Array, sign: str = "") -> list[str]:
 
 
 def statements(found: dict[str, Array], ks: Sequence[int]) -> Iterator[str]:
-    """Say where noise-aware selection is better than each other one, and where it is not."""
-    for other in (name for name in found if name != AWARE):
-        mean, error = mean_and_error(found[AWARE] - found[other])
-        least = scipy.stats.t.ppf(1.0 - LEVEL / 2.0, len(found[AWARE]) - 1) * error
+    """Say where ours are better than others, and where they are not."""
+    pairs = [(AWARE, name) for name in found if name != AWARE] + [(BOTH, name) for name in (AWARE, LABELS, EVEN)]
+    for ours, other in (pair for pair in pairs if all(name in found for name in pair)):
+        mean, error = mean_and_error(found[ours] - found[other])
+        least = scipy.stats.t.ppf(1.0 - LEVEL / 2.0, len(found[ours]) - 1) * error
         places = {
             "better": [k for k, d, e in zip(ks, mean, least, strict=True) if d > e],
             "not told apart": [k for k, d, e in zip(ks, mean, least, strict=True) if abs(d) <= e],
             "worse": [k for k, d, e in zip(ks, mean, least, strict=True) if d < -e],
         }
         said = "; ".join(f"{word} at k = {', '.join(map(str, at))}" for word, at in places.items() if at)
-        yield f"Noise-aware against {other}: {said} (paired t test, {LEVEL:.0%})."
+        yield f"{ours[0].upper()}{ours[1:]}, against {other}: {said} (paired t test, {LEVEL:.0%})."
+
+
+def drawn(image: Image, path: Path) -> str:
+    """Draw ten bands that `bands` picks on the mean spectrum, and return what shows the picture."""
+    import matplotlib.pyplot as plt  # noqa: PLC0415 (only where a picture is asked for)
+
+    figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
+    plots.bands(rg.bands(image.cube, 10, progress=False), axes)
+    figure.savefig(path, dpi=80)
+    plt.close(figure)
+    return f"![Ten picked bands on the mean spectrum]({path.name})\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -212,6 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--quick", action="store_true", help="a part of the image, 4 splits: to see that it works")
     parser.add_argument("--output", type=Path, help="file for the page")
+    parser.add_argument("--picture", type=Path, help="file for a picture of the picked bands, beside the page")
     options = parser.parse_args(arguments)
     if options.data is None:
         parser.error("the folder of the data sets is needed: --data FOLDER or RGCSS_DATA")
@@ -219,9 +260,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lines, width, splits, ks = (30, 80, 4, KS[:1]) if options.quick else (None, None, options.splits, KS)
     image = Image.of(stored["cube"][:lines, :width], stored["labels"][:lines, :width])
     seeds = range(splits // 2), range(splits // 2, splits)
-    settled = settle(image, seeds[0], ks)
-    found = report(image, seeds[1], ks, max(settled, key=settled.__getitem__))
-    text = document(settled, found, ks, seeds)
+    settled, shares = settle(image, seeds[0], ks), settle_share(image, seeds[0], ks)
+    rule, share = max(settled, key=settled.__getitem__), max(shares, key=shares.__getitem__)
+    found = report(image, seeds[1], ks, rule, share)
+    picked = rg.bands(image.cube, max(ks), progress=False)
+    same = np.array_equal(picked.columns, noise_aware(image, max(ks), *rule))
+    text = document(settled, shares, found, ks, seeds, same)
+    if options.picture:
+        text = f"{text}\n{drawn(image, options.picture)}"
     if options.output:
         options.output.write_text(text)
     print(f"\n{text}")

@@ -31,6 +31,12 @@ def describe() -> dict[str, Any]:
     }
 
 
+def versions(*names: str) -> str:
+    """Say with which versions of these distributions, and of this package, something was measured."""
+    found = ((name, _version(name) or "not installed") for name in ("rgcss-dask", *names))
+    return f"Measured with {', '.join(f'{name} {number}' for name, number in found)}."
+
+
 def _version(name: str) -> str | None:
     try:
         return version(name)

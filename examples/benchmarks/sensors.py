@@ -1,15 +1,18 @@
 """Sensors placed by ours and by PySensors: the error of the fields rebuilt from them at times not learnt from.
 
-    python -m examples.benchmarks.sensors [--data FOLDER] [--only sst|air] [--quick] [--output FILE]
+    python -m examples.benchmarks.sensors [--data FOLDER] [--only sst|air] [--quick] [--output FILE] [--picture FILE]
+                                          [--figures FILE]
 
-FOLDER (default: the environment variable RGCSS_DATA) holds sst.mnmean.nc and air_temperature.zarr. PySensors
-(python-sensors, in the extra `bench`) has its own reconstruction, and the one that ours has: ridge regression on the
-sensors, whose lambda is settled for each set of sensors by blocks of training times.
+FOLDER (default: the environment variable RGCSS_DATA) holds sst.mnmean.nc and air_temperature.zarr. Ours are placed, and
+the field is rebuilt, by `rgcss_dask.sensors` as it is. PySensors (python-sensors, in the extra `bench`) has its own
+reconstruction, and one like ours: ridge regression on its sensors, whose lambda is settled by blocks of training times.
+The last quarter of the times is held out, and every fourth month: each of the four in turn, for standard errors.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,10 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
 import rgcss_dask as rg
+from examples.benchmarks.machine import versions
 from examples.benchmarks.tables import markdown
 
 Array = NDArray[np.float64]
@@ -31,11 +36,15 @@ Index = NDArray[np.intp]
 
 KS = (5, 10, 20, 40)
 BLOCKS = 4  # of neighbouring training times, each held out once to settle lambda
-SHARES = np.logspace(-6, 0, 7)  # of the squared norm of a mean column: the lambdas to try
+SHARES = np.logspace(-6, 0, 7)  # of the squared norm of a mean column: the lambdas to try for sensors of others
 KM = {"SST": 1000.0, "air temperature": 500.0}
+KM_PER_DEGREE = 111.195
 FILES = {"SST": "sst.mnmean.nc", "air temperature": "air_temperature.zarr"}
-HELD_OUT = ("last quarter", "every fourth month")
-OURS, THEIRS, THEIR_PICKS = "ours", "PySensors", "PySensors' sensors, our reconstruction"
+LAST, MONTHS = "last quarter", "every fourth month"
+REPEATS = {LAST: 1, MONTHS: 4}
+OURS = "ours"
+QR, TPGR, GQR = "PySensors, SSPOR (QR)", "PySensors, SSPOR with TPGR", "PySensors, SSPOR with GQR"
+RIDGE = ", our reconstruction"
 
 
 @dataclass(frozen=True)
@@ -43,18 +52,23 @@ class Times:
     """A field at the times that are learnt from and at others, about the means of the first."""
 
     field: Any  # DataArray of the training times
+    others: Any  # of the others
     train: Array  # (m, n)
     test: Array
-    area: Array  # (n,) cosine of the latitude
+    places: Array  # (n, 2) latitude and longitude
 
     @classmethod
     def of(cls, array: Any, held_out: NDArray[np.bool_]) -> Times:
         layout = rg.Field.of(array, "time")
         rows = layout.matrix(array).read(0, array.sizes["time"])
-        latitude = [float(name.split(",")[0].removeprefix("lat=")) for name in layout.names]
+        places = [[float(part.split("=")[1]) for part in name.split(", ")] for name in layout.names]
         mean = rows[~held_out].mean(axis=0)
         parts = (rows[~held_out] - mean, rows[held_out] - mean)
-        return cls(array.isel(time=~held_out), *parts, np.cos(np.radians(latitude)))
+        return cls(array.isel(time=~held_out), array.isel(time=held_out), *parts, np.array(places))
+
+    @property
+    def area(self) -> Array:
+        return np.cos(np.radians(self.places[:, 0]))
 
     @cached_property
     def lams(self) -> Array:
@@ -63,21 +77,17 @@ class Times:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of both: whether a square degree counts by its area, and how far sensors lie apart."""
+    """What is asked of all: whether a cell counts by its area, and how far sensors lie apart."""
 
     by_area: bool = False
     apart: bool = False
 
     def __str__(self) -> str:
         parts = ["error by area" if self.by_area else "error of all cells alike"]
-        return ", ".join([*parts, "least distance for ours"] if self.apart else parts)
-
-    def options(self, km: float) -> dict[str, Any]:
-        options: dict[str, Any] = {"column_weights": "latitude"} if self.by_area else {}
-        return options | ({"distance": km} if self.apart else {})
+        return ", ".join([*parts, "least distance"] if self.apart else parts)
 
 
-QUESTIONS = (Question(), Question(by_area=True), Question(apart=True), Question(by_area=True, apart=True))
+QUESTIONS = (Question(), Question(by_area=True), Question(by_area=True, apart=True))
 
 
 def blocks(rows: int) -> Iterator[NDArray[np.bool_]]:
@@ -105,27 +115,36 @@ def rebuilt(times: Times, columns: Index, weights: Array) -> Array:
     return times.test[:, columns] @ np.linalg.solve(C.T @ C + lam * np.eye(len(columns)), C.T @ train)
 
 
-def ours(times: Times, question: Question, ks: Sequence[int], km: float) -> dict[int, Index]:
-    """Pick for each k with the lambda whose picks, made without a block of training times, rebuild it best."""
-    options = question.options(km) | {"center": True, "progress": False}
-    weights = times.area if question.by_area else np.ones(len(times.area))
-    errors = np.zeros((len(times.lams), len(ks)))
-    for out in blocks(len(times.train)):
-        learnt, left = times.train[~out], times.train[out]
-        for i, path in enumerate(rg.select(times.field.isel(time=~out), max(ks), lam=times.lams, **options)):
-            errors[i] += [lost(learnt, left, path.columns[:k], [path.lam], weights)[0] for k in ks]
-    best = zip(ks, times.lams[np.argmin(errors, axis=0)], strict=True)
-    swaps = times.train.shape[0] >= times.train.shape[1]  # else a selection needs no n x n matrix, but swaps would
-    return {k: rg.select(times.field, k, lam=lam, refine=swaps, **options).columns for k, lam in best}
+def ours(times: Times, question: Question, k: int, km: float) -> Array:
+    """Place sensors with all defaults, and rebuild the test times from what they read."""
+    options: dict[str, Any] = {"weights": "latitude" if question.by_area else None, "blocks": BLOCKS, "progress": False}
+    placed = rg.sensors(times.field, k, distance=km if question.apart else None, **options)
+    fields = placed.rebuild(placed.read(times.others))
+    mean = times.field.mean("time")
+    return placed.layout.matrix(fields - mean).read(0, fields.sizes["time"])
 
 
-def theirs(times: Times, scale: Array, k: int) -> tuple[Index, Array]:
+def optimizers(question: Question, times: Times, k: int, km: float) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Return PySensors' ways to choose, with the options that they take when they are fitted."""
+    found = import_module("pysensors.optimizers")
+    ways: dict[str, tuple[Any, dict[str, Any]]] = {QR: (found.QR(), {}), TPGR: (found.TPGR(n_sensors=k), {})}
+    if question.apart:  # else it is QR
+        frame = pd.DataFrame({"y": times.places[:, 0], "x": times.places[:, 1]})
+        degrees = {"r": km / KM_PER_DEGREE, "info": frame, "X_axis": "x", "Y_axis": "y"}
+        ways[GQR] = (found.GQR(), degrees | {"constraint_option": "distance", "n_sensors": k})
+    return ways
+
+
+def theirs(times: Times, scale: Array, k: int, optimizer: Any, options: dict[str, Any]) -> tuple[Index, Array]:
     """Return the sensors of SSPOR with as many modes, and the better of its two reconstructions of the test times."""
     basis = import_module("pysensors.basis").SVD(n_basis_modes=k, random_state=0)
-    model = import_module("pysensors.reconstruction").SSPOR(basis=basis, n_sensors=k)
+    model = import_module("pysensors.reconstruction").SSPOR(basis=basis, optimizer=optimizer, n_sensors=k)
     with warnings.catch_warnings():  # about the noise that nobody gave
         warnings.simplefilter("ignore")
-        model.fit(times.train * scale, quiet=True)
+        if options:
+            first = import_module("pysensors.reconstruction").SSPOR(basis=basis, n_sensors=k)
+            options = options | {"all_sensors": first.fit(times.train * scale, quiet=True).get_all_sensors()}
+        model.fit(times.train * scale, quiet=True, **options)
         columns = np.asarray(model.get_selected_sensors())
         seen = (times.test * scale)[:, columns]
         ways = [model.predict(seen, method=method) / scale for method in (None, "unregularized")]
@@ -137,21 +156,18 @@ def error(fields: Array, times: Times, weights: Array) -> float:
     return float(np.sqrt(np.mean((fields - times.test) ** 2 @ weights) / weights.sum()))
 
 
-def measure(data: str, times: Times, ks: Sequence[int]) -> Iterator[dict[str, Any]]:
+def measure(data: str, times: Times, questions: Sequence[Question], ks: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Yield the errors of all contenders for each question and k."""
-    for question in QUESTIONS:
+    for question in questions:
         weights = times.area if question.by_area else np.ones(len(times.area))
-        picks = ours(times, question, ks, KM[data])
         for k in ks:
-            columns, own = theirs(times, np.sqrt(weights), k)
-            fields = {
-                OURS: rebuilt(times, picks[k], weights),
-                THEIRS: own,
-                THEIR_PICKS: rebuilt(times, columns, weights),
-            }
-            errors = {name: error(values, times, weights) for name, values in fields.items()}
+            errors = {OURS: error(ours(times, question, k, KM[data]), times, weights)}
+            for name, (optimizer, options) in optimizers(question, times, k, KM[data]).items():
+                columns, own = theirs(times, np.sqrt(weights), k, optimizer, options)
+                errors[name] = error(own, times, weights)
+                errors[name + RIDGE] = error(rebuilt(times, columns, weights), times, weights)
             print(f"  {question}, k = {k}: {errors}", flush=True)
-            yield {"question": str(question), "k": k} | errors
+            yield {"question": str(question), "k": k, "errors": errors}
 
 
 def opened(folder: Path, data: str) -> Any:
@@ -161,47 +177,96 @@ def opened(folder: Path, data: str) -> Any:
     return next(v for v in found.data_vars.values() if v.ndim == 3 and "time" in v.dims).astype("float64").load()
 
 
-def held_out(array: Any, how: str) -> NDArray[np.bool_]:
+def held_out(array: Any, how: str, repeat: int) -> NDArray[np.bool_]:
     """Return which times are not learnt from, (m,)."""
-    if how == HELD_OUT[0]:
+    if how == LAST:
         return np.arange(array.sizes["time"]) >= 3 * array.sizes["time"] // 4
     month = array["time"].dt.year * 12 + array["time"].dt.month
-    return ((month - month[0]) % 4 == 3).to_numpy()
+    return ((month - month[0]) % 4 == (3 + repeat) % 4).to_numpy()
 
 
-def document(found: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
+Found = dict[str, list[list[dict[str, Any]]]]  # by data and times held out: a list of rows for each repeat
+
+
+def document(found: Found) -> str:
     """Return the page."""
     parts = [
         "# Sensors\n",
         "`python -m examples.benchmarks.sensors` wrote this page: root mean square errors at times that nothing was "
         "learnt from, in degrees. *By area* weighs each cell by the cosine of its latitude; PySensors then gets the "
-        "columns times the root of that. A least distance, "
+        "columns times the root of that. A least distance is "
         + ", ".join(f"{km:g} km for {name}" for name, km in KM.items())
-        + ", binds our sensors only. PySensors is SSPOR with as many modes as sensors, and the better of its two "
-        "reconstructions. Our reconstruction is ridge regression; our lambdas are settled by blocks of training "
-        "times; our sensors are swapped for better ones where there are more times than cells.\n",
+        + "; of PySensors only GQR has one, in degrees of latitude and longitude alike, which are shorter towards the "
+        "poles. Without constraints GQR is QR. PySensors is SSPOR with as many modes as sensors, and the better of its "
+        "two reconstructions on the test times. Ours is `rgcss_dask.sensors` with all defaults, which looks at the "
+        "training times only; the same lambda serves placement and reconstruction. The sensors of PySensors with our "
+        "reconstruction have a lambda settled for each set of sensors, by blocks of training times. Every fourth month "
+        f"is held out in {REPEATS[MONTHS]} ways: means and standard errors. These overlap in what they learn from, so "
+        "that the errors are those of the choice of months only.\n",
     ]
-    for (data, how), rows in found.items():
-        parts += [f"## {data}, {how} held out\n"]
-        header = ["", *(f"k = {k}" for k in dict.fromkeys(row["k"] for row in rows))]
-        for question in dict.fromkeys(row["question"] for row in rows):
-            asked = [row for row in rows if row["question"] == question]
-            body = [[name, *(f"{row[name]:.4f}" for row in asked)] for name in (OURS, THEIRS, THEIR_PICKS)]
-            parts += [markdown([question, *header[1:]], body)]
-        parts += [f"- {sentence}" for sentence in statements(rows)]
+    for about, repeats in found.items():
+        parts += [f"## {about}\n"]
+        ks = list(dict.fromkeys(row["k"] for row in repeats[0]))
+        for question in dict.fromkeys(row["question"] for row in repeats[0]):
+            names = next(row["errors"] for row in repeats[0] if row["question"] == question)
+            body = [[name, *(cell(errors_of(repeats, question, k, name)) for k in ks)] for name in names]
+            parts += [markdown([question, *(f"k = {k}" for k in ks)], body)]
+        parts += [f"- {sentence}" for sentence in statements(repeats)]
         parts += [""]
-    return "\n".join(parts)
+    return "\n".join([*parts, versions("python-sensors", "numpy", "scipy", "scikit-learn", "xarray"), ""])
 
 
-def statements(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def errors_of(repeats: Sequence[Sequence[dict[str, Any]]], question: str, k: int, name: str) -> Array:
+    """Return the error of one contender in each repeat."""
+    rows = [row for rows in repeats for row in rows if (row["question"], row["k"]) == (question, k)]
+    return np.array([row["errors"][name] for row in rows])
+
+
+def cell(errors: Array) -> str:
+    """Write a mean with its standard error, where there is more than one figure."""
+    if len(errors) == 1:
+        return f"{errors[0]:.4f}"
+    return f"{errors.mean():.4f} ± {errors.std(ddof=1) / np.sqrt(len(errors)):.4f}"
+
+
+def statements(repeats: Sequence[Sequence[dict[str, Any]]]) -> Iterator[str]:
     """Say in how many cases ours is lower, and name those in which it is not."""
-    for other in (THEIRS, THEIR_PICKS):
-        lower = [row for row in rows if row[OURS] < row[other]]
-        yield f"Ours is lower than {other} in {len(lower)} of {len(rows)} cases."
-        for row in rows:
-            if row[OURS] >= row[other]:
-                figures = f"{row[OURS]:.4f} and {row[other]:.4f}"
-                yield f"Not lower than {other}: {row['question']}, k = {row['k']}, {figures}."
+    names = dict.fromkeys(name for row in repeats[0] for name in row["errors"] if name != OURS)
+    for other in names:
+        cases = [(row["question"], row["k"]) for row in repeats[0] if other in row["errors"]]
+        pairs = {case: [errors_of(repeats, *case, name) for name in (OURS, other)] for case in cases}
+        lower = sum(bool(mine.mean() < others.mean()) for mine, others in pairs.values())
+        each = sum(bool(np.all(mine < others)) for mine, others in pairs.values())
+        more = "" if len(repeats) == 1 else f", in {each} of them in every one of {len(repeats)} repeats"
+        yield f"Ours is lower than {other} in {lower} of {len(cases)} cases{more}."
+        for (question, k), (mine, others) in pairs.items():
+            if mine.mean() >= others.mean():
+                yield f"Not lower than {other}: {question}, k = {k}, {mine.mean():.4f} and {others.mean():.4f}."
+
+
+def repeated(data: str, array: Any, found: dict[str, Any], *, quick: bool) -> Iterator[None]:
+    """Measure with each choice of times held out, what is not measured yet."""
+    if quick:
+        array = array[:: max(1, array.sizes["time"] // 100), ::4, ::4]
+    for how, repeats in REPEATS.items():
+        rows = found.setdefault(f"{data}, {how} held out", [])
+        for repeat in range(len(rows), repeats):
+            print(f"{data}, {how}, {repeat + 1} of {repeats}", flush=True)
+            times = Times.of(array, held_out(array, how, repeat))
+            questions = QUESTIONS if how == LAST else QUESTIONS[:2]
+            rows.append(list(measure(data, times, questions, KS[:2] if quick else KS)))
+            yield
+
+
+def drawn(field: Any, path: Path) -> str:
+    """Draw twenty sensors on the error that is left, and return what shows the picture."""
+    import matplotlib.pyplot as plt  # noqa: PLC0415 (only where a picture is asked for)
+
+    figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
+    rg.sensors(field, 20, distance=KM["SST"], progress=False).plot(axes)
+    figure.savefig(path, dpi=80)
+    plt.close(figure)
+    return f"\n![Twenty sensors, and the error left in blocks of times held out]({path.name})\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -210,20 +275,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", choices=("sst", "air"))
     parser.add_argument("--quick", action="store_true", help="a coarse grid, two k: to see that it works")
     parser.add_argument("--output", type=Path, help="file for the page")
+    parser.add_argument("--picture", type=Path, help="file for a map of SST, beside the page")
+    parser.add_argument("--figures", type=Path, help="file where figures are kept; what is there is not measured again")
     options = parser.parse_args(arguments)
     if options.data is None:
         parser.error("the folder of the data sets is needed: --data FOLDER or RGCSS_DATA")
-    found = {}
-    for data in FILES:
-        if options.only in (None, data[:3].lower()):
-            array = opened(Path(options.data), data)
-            if options.quick:
-                array = array[:: max(1, array.sizes["time"] // 100), ::4, ::4]
-            for how in HELD_OUT:
-                print(f"{data}, {how}", flush=True)
-                times = Times.of(array, held_out(array, how))
-                found[data, how] = list(measure(data, times, KS[:2] if options.quick else KS))
+    kept = options.figures
+    found: Found = json.loads(kept.read_text()) if kept and kept.exists() else {}
+    for data in (data for data in FILES if options.only in (None, data[:3].lower())):
+        for _ in repeated(data, opened(Path(options.data), data), found, quick=options.quick):
+            if kept:
+                kept.write_text(json.dumps(found))
     text = document(found)
+    if options.picture:
+        text += drawn(opened(Path(options.data), "SST"), options.picture)
     if options.output:
         options.output.write_text(text)
     print(f"\n{text}")

@@ -72,8 +72,8 @@ class Aims:
     limits : sequence of (columns, number)
         Of these columns at most so many are picked.
     distance : float
-        How far picked columns must lie from each other at least: in km for columns that know their latitude and
-        longitude, else in the units of their coordinates.
+        How far a picked column must lie from the others at least: in km for columns that know their latitude and
+        longitude, else in the units of their coordinates. Columns in ``include`` may lie nearer to each other.
     places : array of shape (n, dimensions)
         Coordinates of the columns, for ``distance``; known for columns of a DataArray.
 

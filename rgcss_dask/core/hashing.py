@@ -1,4 +1,4 @@
-"""Row numbers scrambled: what is drawn for a row depends on its number and a seed alone, whatever the chunks."""
+"""Which fold, run or fraction a row belongs to: that depends on its number and a seed alone, whatever the chunks."""
 
 from __future__ import annotations
 
@@ -19,3 +19,8 @@ def hashed(rows: NDArray[np.uint64], seed: int, *, stream: int) -> NDArray[np.ui
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return z ^ (z >> np.uint64(31))
+
+
+def runs(rows: NDArray[np.int64], m: int, count: int) -> NDArray[np.int64]:
+    """Return in which of so many runs of neighbours, all of about the same length, each of m rows is."""
+    return rows * count // m

@@ -15,7 +15,7 @@ from rgcss_dask.core.accumulate import Accumulator, NotFiniteError
 from rgcss_dask.core.band import BandSums
 from rgcss_dask.core.gappy_sketch import GappySketch, GappySums
 from rgcss_dask.core.gaps import Gaps
-from rgcss_dask.core.hashing import fold_of, hashed
+from rgcss_dask.core.hashing import fold_of, hashed, runs
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.noise import Differences
 from rgcss_dask.core.plan import Options
@@ -175,7 +175,7 @@ class Collector:
     def _runs(self, rows: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
         """Return in which of so many runs of neighbouring rows, all of about the same length, each row is."""
         first, last = self.rows
-        return (rows.astype(np.int64) - first) * count // (last - first)
+        return runs(rows.astype(np.int64) - first, last - first, count)
 
     def _keys(self, cell: int) -> list[Key]:
         group, fold = divmod(cell, max(1, self.options.folds))

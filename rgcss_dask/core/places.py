@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -71,3 +73,53 @@ def far_enough(places: Array, picked: NDArray[np.intp], distance: float) -> NDAr
     for place in places[picked]:
         far &= np.sum((places - place) ** 2, axis=1) >= distance**2 * (1.0 - 1e-12)
     return far
+
+
+def nearest(names: tuple[str, ...] | None, points: Sequence[Sequence[float]]) -> NDArray[np.intp]:
+    """Return the column nearest to each point, (p,); none may be further away than a cell of the grid is long.
+
+    A point is a latitude and a longitude where columns have just these, else a coordinate in each of their dimensions.
+    """
+    found = coordinates(names)
+    latitude, longitude = _one_of(found, LATITUDES), _one_of(found, LONGITUDES)
+    globe = False
+    if latitude is not None and longitude is not None and len(found) == 2:
+        found, globe = {"latitude": latitude, "longitude": longitude}, True
+    if not found:
+        raise ValueError("points need columns that know where they lie, by numbers; these do not. Give their names.")
+    dims = list(found)
+    at = np.asarray(points, dtype=np.float64)
+    if at.ndim != 2 or at.shape[1] != len(dims) or not np.all(np.isfinite(at)):
+        raise ValueError(f"points must be finite numbers, {' and '.join(dims)} of each; got {points!r}.")
+    if globe and np.any(np.abs(at[:, 0]) > 90.0):
+        worst = float(at[np.argmax(np.abs(at[:, 0])), 0])
+        raise ValueError(f"points are pairs of latitude and longitude; {worst:g} is no latitude, from -90 to 90.")
+    places = np.stack(list(found.values()), axis=1)
+    return np.array([_nearest(places, point, dims, globe=globe) for point in at], dtype=np.intp)
+
+
+def _nearest(places: Array, point: Array, dims: list[str], *, globe: bool) -> int:
+    """Return which of the places is nearest to a point, if it is no further away than the diagonal of a cell."""
+    steps = np.array([_step(values) for values in places.T])
+    if globe:
+        gaps = np.linalg.norm(on_sphere(*places.T) - on_sphere(*point[:, None]), axis=1)
+        gaps = 2.0 * EARTH * np.arcsin(np.minimum(gaps / (2.0 * EARTH), 1.0))
+        steps = np.radians(steps) * EARTH * np.array([1.0, np.cos(np.radians(point[0]))])
+    else:
+        gaps = np.linalg.norm(places - point, axis=1)
+    best, reach = int(np.argmin(gaps)), float(np.linalg.norm(steps))
+    if gaps[best] > reach:
+        unit = " km" if globe else ""
+        where = ", ".join(f"{dim} {value:g}" for dim, value in zip(dims, point, strict=True))
+        there = ", ".join(f"{dim} {value:g}" for dim, value in zip(dims, places[best], strict=True))
+        raise ValueError(
+            f"a point must lie within the diagonal of a cell, {reach:.4g}{unit}, of a place with values; {where} is "
+            f"{gaps[best]:.4g}{unit} from the nearest one, {there}."
+        )
+    return best
+
+
+def _step(values: Array) -> float:
+    """Return how far neighbours on a grid lie apart along one dimension; 0 where there is one place only."""
+    steps = np.diff(np.unique(values))
+    return float(np.median(steps)) if len(steps) else 0.0

@@ -162,11 +162,10 @@ class Problem:
             raise ValueError(
                 f"an included column must be one that may be picked; column {first} is a target, or no candidate."
             )
+        aims = replace(self.aims, distance=None, places=None)  # what is there already is as near to each other as it is
         for t, column in enumerate(include):
-            if not self.aims.allowed(include[:t], candidates)[column]:
-                raise ValueError(
-                    f"included columns must keep to the {self.aims.constraints}; column {column} does not."
-                )
+            if not aims.allowed(include[:t], candidates)[column]:
+                raise ValueError(f"included columns must keep to the {aims.constraints}; column {column} does not.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.search import BETTER, Local, Optimum, Told, Tries, widely
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver import kernels
+from rgcss_dask.core.solver.bases import Wide
 from rgcss_dask.core.solver.gram import Base, Gram
 from rgcss_dask.core.solver.greedy import solve
 from rgcss_dask.core.solver.grouped import exchange
@@ -92,7 +93,7 @@ class Refinement(AboutSelection):
 
 def improve(
     selection: Selection,
-    source: Moments | ArrayLike,
+    source: Moments | Wide | ArrayLike,
     problem: Problem | None = None,
     *,
     sweeps: int = 20,
@@ -139,7 +140,7 @@ def swaps_asked(refine: bool | None, n: int, k: int) -> bool:
 class _Ground:
     """What picks are exchanged on: the Gram, what counts, and which swaps are allowed."""
 
-    def __init__(self, selection: Selection, source: Moments | ArrayLike, problem: Problem, sweeps: int) -> None:
+    def __init__(self, selection: Selection, source: Moments | Wide | ArrayLike, problem: Problem, sweeps: int) -> None:
         self.base = selection.base(source)
         self._norms = self.base.diagonal * self.base.unit
         self._selection, self._sweeps = selection, sweeps

@@ -19,6 +19,7 @@ from rgcss_dask.core.names import matching
 from rgcss_dask.core.objective import Objective, objective_named
 from rgcss_dask.core.preparation import Preparation
 from rgcss_dask.core.problem import Problem
+from rgcss_dask.core.solver.bases import Wide, is_wide
 from rgcss_dask.core.solver.checks import checked_gram
 from rgcss_dask.core.solver.gram import Base, Gram
 from rgcss_dask.core.spectrum import Spectrum
@@ -170,13 +171,13 @@ class Selection(Answer):
         """
         return evaluate.condition(self.base(source).rows(self.columns)[:, self.columns], np.arange(self.k))
 
-    def base(self, source: Moments | ArrayLike) -> Base:
+    def base(self, source: Moments | Wide | ArrayLike) -> Base:
         """Return the Gram of ``source`` with this selection's centring, scaling and order of columns.
 
         Parameters
         ----------
-        source : Moments or array of shape (n, n)
-            Moments, or a Gram, which is only checked.
+        source : Moments, Rows or array of shape (n, n)
+            Moments, rows that are fewer than columns, or a Gram, which is only checked.
 
         Returns
         -------
@@ -185,7 +186,11 @@ class Selection(Answer):
         """
         if isinstance(source, Moments):
             return self.preparation.base(self.aligned(source))
-        G = plain(source)
+        if is_wide(source):
+            self._check_count(source.n)
+            return self.preparation.base(source)
+        gram: Any = source
+        G = plain(gram)
         self._check_count(len(G) if G.ndim else 0)
         return Gram(checked_gram(G))
 

@@ -153,7 +153,7 @@ class Parameters:
 
     def is_wide(self, shape: tuple[int, ...]) -> bool:
         """Tell whether to work on the rows themselves: fewer than columns, and no Gram is needed."""
-        return are_few(shape) and not self.searches and self._suits_rows
+        return are_few(shape) and not self.exact and self._suits_rows
 
     @property
     def needs_noise(self) -> bool:

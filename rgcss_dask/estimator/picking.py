@@ -80,6 +80,9 @@ class Picks(TellsItsResult):
         else:
             picked, self.cv_results_ = tuned.selection, tuned
             found = weights_on(rows, picked, asked.problem)
+        if asked.searches:
+            picked = improved(picked, rows, effort=self.effort).selection
+            found = weights_on(rows, picked, asked.problem)
         self._moments, self._rows, self._parts = None, rows, None
         warn_of_shortfall(picked, asked.share, most)
         return self._store(picked, found, rows.preparation(True, None)[0])

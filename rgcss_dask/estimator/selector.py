@@ -72,8 +72,8 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
         theirs. Splitters of scikit-learn need the rows in memory, and must hold out each row once.
     refine : bool, default=None
         Swap picked columns for others, after the greedy selection, while that lowers the loss. By default where that
-        takes a second or two: with n_features^2 k up to 2^28, and not with fewer rows than columns, as it needs the
-        Gram. False leaves the picks as they were made one by one.
+        takes a second or two: with n_features^2 k up to 2^28, and not with fewer rows than columns, where no Gram is
+        formed. False leaves the picks as they were made one by one.
     effort : int, default=0
         How many more searches to make from other picks, see `refine`: 12 to 20 are a good number.
     exact : bool, default=False

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rgcss_dask.archive import archive as archives
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core.errors import WrongKindError
-from rgcss_dask.core.hashing import fold_of
+from rgcss_dask.core.hashing import fold_of, runs
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import Options, check_counts
@@ -44,13 +44,14 @@ def given(
     data: Any,
     *,
     folds: int | None = None,
+    blocks: bool = False,
     needs_moments: bool = False,
     noise: bool = False,
     nan: str = "raise",
     weights: Any = None,
     progress: bool | Callback | None = None,
 ) -> Given:
-    """Return what a selection works on; rows are read, once, with so many folds kept apart.
+    """Return what a selection works on; rows are read, once, with so many folds kept apart, of neighbours if blocks.
 
     Fewer rows than columns are taken whole, unless moments are needed. With ``noise`` the pass also looks at
     differences of neighbouring rows.
@@ -72,8 +73,8 @@ def given(
     provenance = {"address": source.address, "shape": list(source.shape), "dtype": str(source.dtype)}
     if not needs_moments and are_few(source.shape):
         w = None if weights is None else _weights(weights, source)
-        return Given(rows_of(source, w, nan=nan, folds=folds), provenance)
-    moments = scan(source, folds=folds, noise=noise, nan=nan, weights=weights, progress=progress)
+        return Given(rows_of(source, w, nan=nan, folds=folds, blocks=blocks), provenance)
+    moments = scan(source, folds=folds, blocks=blocks, noise=noise, nan=nan, weights=weights, progress=progress)
     return Given(moments, provenance)
 
 
@@ -83,11 +84,16 @@ def are_few(shape: tuple[int, ...], budget: int | None = None) -> bool:
     return m < n and ROW_COPIES * m * n * 8 <= (default_budget() if budget is None else budget)
 
 
-def rows_of(source: Source, weights: Any = None, *, nan: str = "raise", folds: int | None = None) -> Rows:
+def rows_of(
+    source: Source, weights: Any = None, *, nan: str = "raise", folds: int | None = None, blocks: bool = False
+) -> Rows:
     """Read all rows of a matrix that has fewer of them than columns, in the folds that a pass would make."""
     m = source.shape[0]
-    check_counts(m, Options(folds=folds or 0, nan=nan))
-    apart = fold_of(np.arange(m, dtype=np.uint64), folds, seed=0).astype(np.intp) if folds else None
+    check_counts(m, Options(folds=folds or 0, nan=nan, blocks=blocks))
+    apart = None
+    if folds:
+        apart = runs(np.arange(m), m, folds) if blocks else fold_of(np.arange(m, dtype=np.uint64), folds, seed=0)
+        apart = apart.astype(np.intp)
     return Rows.of(source.read(0, m), weights, nan=nan, names=source.names, apart=apart)
 
 

@@ -14,6 +14,7 @@ from dask.base import tokenize
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core.errors import WrongKindError
+from rgcss_dask.core.missing import plain
 from rgcss_dask.core.plan import Cuts
 from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source, checksums, crc32, even_cuts
 from rgcss_dask.sources.dask import DaskSource, plain_blocks
@@ -148,7 +149,7 @@ class Field:
         """
         array, _ = _checked(array, self.rows)
         array = array.transpose(self.rows, *self.keep.dims) if set(array.dims) >= set(self.keep.dims) else array
-        self._check_places(array)
+        self.check_places(array)
         if array.chunks is None:
             return XarraySource(array, self)
         m, cells = array.sizes[self.rows], math.prod(self.keep.shape)
@@ -175,7 +176,7 @@ class Field:
             The numbers of the columns, in this order, with the coordinates of their places.
         """
         columns = np.asarray(columns, dtype=np.intp)
-        found = self.keep.isel(self._indexers(columns))
+        found = self.keep.isel(self.indexers(columns))
         ranks = (PLACE, np.arange(1, len(columns) + 1))
         return found.copy(data=columns).assign_coords({RANK: ranks}).rename("column")
 
@@ -196,7 +197,7 @@ class Field:
         DataArray of shape (m, k)
             The values with the coordinates of rows and places.
         """
-        at = self.keep.isel(self._indexers(np.asarray(columns, dtype=np.intp)))
+        at = self.keep.isel(self.indexers(np.asarray(columns, dtype=np.intp)))
         shape = at.expand_dims({self.rows: values.shape[0]}, axis=0)
         out = shape.copy(data=values).assign_coords(self._row_coordinates(like))
         return out.rename(self.name).assign_attrs(self.attributes)
@@ -229,7 +230,48 @@ class Field:
         out = self.keep.expand_dims({self.rows: values.shape[0]}, axis=0).copy(data=shaped)
         return out.assign_coords(self._row_coordinates(like)).rename(self.name).assign_attrs(self.attributes)
 
-    def _indexers(self, columns: NDArray[np.intp]) -> dict[Any, Any]:
+    def flat(self, values: Any, what: str = "a map") -> NDArray[Any]:
+        """Return one number for each column, given a map of them over all places: the other way round than ``full``.
+
+        Parameters
+        ----------
+        values : DataArray or array
+            A number for each place, also for those that are left out; a DataArray over some of the dimensions counts
+            in all of the others.
+        what : str, default="a map"
+            What the map is called in messages.
+
+        Returns
+        -------
+        array of shape (n,)
+            The numbers of the columns.
+        """
+        if is_labelled(values):
+            if set(values.dims) < set(self.keep.dims):
+                values = values.broadcast_like(self.keep)
+            self.check_places(values)
+            extra = [str(dim) for dim in values.dims if dim not in self.keep.dims]
+            if extra:
+                raise ValueError(f"{what} must have the dimensions {list(self.keep.dims)}; it has {extra[0]!r} too.")
+            values = values.transpose(*self.keep.dims).to_numpy()
+        values = plain(values)
+        if values.shape != self.keep.shape:
+            raise ValueError(f"{what} must have the shape {self.keep.shape} of {self.keep.dims}; got {values.shape}.")
+        return np.asarray(values.ravel()[self._cells])
+
+    def indexers(self, columns: NDArray[np.intp]) -> dict[Any, Any]:
+        """Return what ``isel`` takes to find columns in a DataArray with the same places.
+
+        Parameters
+        ----------
+        columns : array of int
+            Columns of the matrix.
+
+        Returns
+        -------
+        dict
+            Where they lie along each dimension.
+        """
         index = np.unravel_index(self._cells[columns], self.keep.shape)
         return {dim: (PLACE, places) for dim, places in zip(self.keep.dims, index, strict=True)}
 
@@ -261,8 +303,14 @@ class Field:
         out[:, self._cells] = values
         return out
 
-    def _check_places(self, array: Any) -> None:
-        """Refuse another grid."""
+    def check_places(self, array: Any) -> None:
+        """Refuse another grid.
+
+        Parameters
+        ----------
+        array : DataArray
+            An array that must have the same places.
+        """
         for dim in self.keep.dims:
             if dim not in array.dims or array.sizes[dim] != self.keep.sizes[dim]:
                 sizes = {str(d): int(size) for d, size in array.sizes.items()}

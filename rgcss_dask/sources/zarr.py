@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -107,10 +107,21 @@ class ZarrSource(Source):
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Read rows; an error names the chunk."""
-        try:
+        with self._chunks_named(start, stop):
             rows = empty_rows((stop - start, self._array.shape[1]), self._array.dtype)
             self._chunks.read_into(rows, start)
             return rows
+
+    def slab(self, start: int, stop: int) -> NDArray[Any]:
+        """Read a range along the first dimension, of an array of any number of them; an error names the chunk."""
+        with self._chunks_named(start, stop):
+            return np.asarray(self._array[start:stop])
+
+    @contextmanager
+    def _chunks_named(self, start: int, stop: int) -> Iterator[None]:
+        """Name the chunk that an error is about."""
+        try:
+            yield
         except MissingChunkError as error:
             raise self._missing_chunk(str(error)) from None
         except (StoreError, PermissionError) as error:
@@ -143,9 +154,12 @@ class ZarrSource(Source):
 
     def _keys(self, start: int, stop: int) -> Iterator[str]:
         """Name the chunks that hold a range of rows."""
+        return (self._key(*index) for index in self._indices(start, stop))
+
+    def _indices(self, start: int, stop: int) -> Iterator[tuple[int, ...]]:
+        """Yield where the chunks that hold a range of rows are in the grid of chunks."""
         across = [range(-(-size // unit)) for size, unit in zip(self.shape[1:], self._unit[1:], strict=True)]
-        for index in product(range(start // self._unit[0], -(-stop // self._unit[0])), *across):
-            yield self._key(*index)
+        return product(range(start // self._unit[0], -(-stop // self._unit[0])), *across)
 
     def _key(self, *index: int) -> str:
         name = self._array.metadata.encode_chunk_key(index)
@@ -180,17 +194,17 @@ class ZarrSource(Source):
 
     def _damage(self, start: int, stop: int, error: Exception) -> DamagedChunkError:
         """Find the first chunk in the range that cannot be read alone."""
-        height, width = self._unit
-        for i in range(start // height, -(-stop // height)):
-            for j in range(-(-self.shape[1] // width)):
-                rows = slice(i * height, min((i + 1) * height, self.shape[0]))
-                try:
-                    self._array[rows, j * width : (j + 1) * width]
-                except Exception as cause:  # the same kind as above
-                    return DamagedChunkError(
-                        f"{self.address}: chunk {self._key(i, j)} (rows {rows.start:,} to {rows.stop - 1:,}) "
-                        f"cannot be read: {type(cause).__name__}: {cause}. Write it again from its origin."
-                    )
+        height = self._unit[0]
+        for i, *rest in self._indices(start, stop):
+            rows = slice(i * height, min((i + 1) * height, self.shape[0]))
+            across = [slice(j * unit, (j + 1) * unit) for j, unit in zip(rest, self._unit[1:], strict=True)]
+            try:
+                self._array[(rows, *across)]
+            except Exception as cause:  # the same kind as above
+                return DamagedChunkError(
+                    f"{self.address}: chunk {self._key(i, *rest)} (rows {rows.start:,} to {rows.stop - 1:,}) "
+                    f"cannot be read: {type(cause).__name__}: {cause}. Write it again from its origin."
+                )
         return DamagedChunkError(
             f"{self.address}: rows {start:,} to {stop - 1:,} could not be read once, and could be read again: "
             f"{type(error).__name__}: {error}. The store or the way to it is not steady; run the pass again."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,6 +54,11 @@ def base_of(
     if isinstance(moments, Sketch):
         return Factor(moments.factor(center, scale, rest))
     return Gram(moments.gram(center, scale, rest=rest))
+
+
+def is_wide(source: Any) -> TypeGuard[Wide]:
+    """Tell rows, which know how to become a base, from a Gram."""
+    return hasattr(source, "preparation") and not isinstance(source, Moments)
 
 
 def is_base(source: Any) -> bool:

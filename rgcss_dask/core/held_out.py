@@ -1,0 +1,43 @@
+"""What rows held out say of each column: its error when it is rebuilt from columns picked without these rows."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.core import evaluate
+from rgcss_dask.core.folds import outside_folds
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.problem import Problem
+from rgcss_dask.core.refinement import improve
+from rgcss_dask.core.wide import Rows, solved
+from rgcss_dask.runtime.blas import single_threaded_blas
+
+Array = NDArray[np.float64]
+
+
+def held_out_losses(
+    moments: Moments | Rows, k: int, problem: Problem, *, per_row: bool = False, swaps: bool = False, effort: int = 0
+) -> Array:
+    """Return the squared error of each column in each fold, (folds, n); columns and weights are learnt on the others.
+
+    With ``per_row`` lambda is for as many rows as there are, and smaller for the rows outside a fold. A picked column
+    is known, and has no error, unless the objective counts it.
+    """
+    problem = problem.settled(moments)
+    found = []
+    with single_threaded_blas():  # as in cross-validation
+        folds: tuple[Moments | Rows, ...] = moments.folds
+        for fold, rest in zip(folds, outside_folds(moments), strict=True):
+            asked = problem.at(problem.lams[0] * rest.weight / moments.weight) if per_row else problem
+            picked = solved(rest, k, asked)
+            if swaps or effort:
+                picked = improve(picked, rest, effort=effort).selection
+            W = evaluate.weights_from_rows(picked.base(rest).rows(picked.columns), picked.columns, picked.lams)
+            B = picked.preparation.base(fold)
+            norms = B.diagonal * B.unit
+            losses = evaluate.column_losses_from_rows(norms, B.rows(picked.columns), W, picked.columns)
+            if not picked.counting.picks_count:
+                losses[picked.columns] = 0.0
+            found.append(losses)
+    return np.array(found)

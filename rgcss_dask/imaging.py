@@ -1,0 +1,238 @@
+"""Bands of image cubes: which few carry the signal in all of them, or tell the classes of the pixels apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rgcss_dask.answering import answered, improved
+from rgcss_dask.cluster.progress import Callback
+from rgcss_dask.core.aims import Aims
+from rgcss_dask.core.answer import AboutSelection
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.places import coordinates
+from rgcss_dask.core.problem import Columns, Problem
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.words import counted, percent
+from rgcss_dask.estimator.supervised import carrying_y
+from rgcss_dask.origin import PickedFrom
+from rgcss_dask.scanning.scan import scan
+from rgcss_dask.sources.beside import Targets, with_targets
+from rgcss_dask.sources.cube import in_turns, pixels
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Bands(AboutSelection):
+    """Picked bands of an image cube, and the spectrum they are picked from.
+
+    Made by `bands`. Asked for columns, names, losses or a table of picks, it gives those of its selection.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import rgcss_dask as rg
+    >>> rng = np.random.default_rng(0)
+    >>> scene = np.cumsum(rng.normal(size=(20, 30, 3)), axis=1)
+    >>> cube = scene @ rng.normal(size=(3, 12)) + rng.normal(size=(20, 30, 12)) * np.linspace(0.1, 1, 12)
+    >>> picked = rg.bands(cube, 3)
+    >>> len(picked), picked.mean.shape, picked.noise.shape
+    (3, (12,), (12,))
+    """
+
+    selection: Selection
+    mean: Array  #: (n,) the mean spectrum of the pixels that were looked at
+    noise: Array | None  #: (n,) standard deviation of the noise in each band, where it was looked for or given
+    at: Array | None  #: (n,) where each band lies, such as its wavelength, where a DataArray says it
+    carried: str  #: what the shares are shares of, in words
+
+    @property
+    def sentence(self) -> str:
+        """Say in one sentence what the picked bands are worth."""
+        share = percent(self.explained[-1]) if len(self) else "nothing"
+        verb = "carries" if len(self) == 1 else "carry"
+        return f"{len(self)} of {counted(len(self.mean), 'band')} {verb} {share} of {self.carried}."
+
+
+def bands(
+    cube: Any,
+    k: int,
+    *,
+    noise: str | ArrayLike | None = "neighbours",
+    labels: Any = None,
+    share: float = 1.0,
+    unlabelled: int = 0,
+    lam: float = 1.0,
+    include: Columns = (),
+    exclude: Columns = (),
+    refine: bool = False,
+    effort: int = 0,
+    dim: str | None = None,
+    nan: str = "raise",
+    progress: bool | Callback | None = None,
+) -> Bands:
+    """Pick the bands of an image cube that carry the signal in all of them, or its classes.
+
+    Without ``noise`` and ``labels`` the noisiest bands tend to be picked, because nothing else carries their noise.
+    With noise, what is to be carried is the signal behind each band, and each error counts in units of the noise of
+    its band. The cube is read once; for noise and labels together twice.
+
+    Parameters
+    ----------
+    cube : array of shape (lines, columns, bands), path of a Zarr array, or DataArray
+        Of NumPy, Dask, Zarr or Xarray, larger than memory if it is in blocks or stored.
+    k : int
+        How many bands.
+    noise : {"neighbours"}, array of shape (bands,) or None, default="neighbours"
+        Variances of the noise; ``"neighbours"`` finds them from differences of three pixels that follow each other
+        along the lines, where scenes change evenly and noise does not.
+    labels : array of int of shape (lines, columns), optional
+        A class for each pixel. Bands are picked that tell the classes apart, each of which counts alike. Only pixels
+        with a label count then; give those of training only, if others are to be classified later.
+    share : float, default=1.0
+        With labels: how much of the loss the labels make up, above 0; the rest is that of the signals. With 1, noise
+        is not looked for.
+    unlabelled : int, default=0
+        The label of pixels without one.
+    lam : float, default=1.0
+        Lambda, see `select`.
+    include : sequence of int or str, optional
+        Bands that are picked first, by index, or by the name that a DataArray gives them, such as ``"band=700"``.
+    exclude : sequence of int or str, optional
+        Bands that are never picked, such as those where water absorbs.
+    refine : bool, default=False
+        Whether to swap picked bands for others while that lowers the loss.
+    effort : int, default=0
+        How many more searches for better swaps, see `refine`.
+    dim : str, optional
+        The dimension of a DataArray that is the bands; the last one by default.
+    nan : {"raise", "drop"}, default="raise"
+        What becomes of pixels with a gap in some band: an error that names it, or they are left out.
+    progress : bool or callable, optional
+        Whether to show a bar while the cube is read, see `scan`.
+
+    Returns
+    -------
+    Bands
+        The picks and what they carry, the mean spectrum, and the noise.
+
+    See Also
+    --------
+    rgcss_dask.plots.bands : the picked bands on the mean spectrum.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import rgcss_dask as rg
+    >>> rng = np.random.default_rng(0)
+    >>> scene = np.cumsum(rng.normal(size=(20, 30, 3)), axis=1)
+    >>> cube = scene @ rng.normal(size=(3, 12)) + rng.normal(size=(20, 30, 12)) * np.linspace(0.1, 5, 12)
+    >>> rg.bands(cube, 3).columns.max() < rg.bands(cube, 3, noise=None).columns.max()
+    np.True_
+    >>> labels = 1 + (scene[:, :, 0] > 0)
+    >>> rg.bands(cube, 2, labels=labels).names is None
+    True
+    """
+    rows, shape = pixels(cube, dim)
+    if nan not in ("raise", "drop"):
+        raise ValueError(f"nan must be 'raise' or 'drop'; got {nan!r}.")
+    if labels is None and share != 1.0:
+        raise ValueError("share is the share of the labels in the loss: give labels as well.")
+    shown: dict[str, Any] = {"nan": nan, "progress": progress}
+    asked = Problem(lam=lam, include=include, exclude=exclude, center=True)
+    targets = None if labels is None else _targets(labels, shape, unlabelled)
+    alone = targets is not None and share == 1.0
+    looks = isinstance(noise, str) and not alone
+    variance = None if alone else _given(noise, rows.shape[1])
+    if targets is None or looks:
+        moments = scan(rows, noise=looks, **shown)
+        variance = _found(moments) if looks else variance
+    if targets is not None:
+        moments = scan(with_targets(rows, targets), rows=targets.values != unlabelled, **shown)
+        _check_classes(moments, targets)
+    problem = _with_noise(asked, moments, variance)
+    if targets is not None:
+        problem = carrying_y(problem, moments, targets, share)
+    (picked,) = answered(moments, k, problem)
+    if refine or effort:
+        picked = improved(picked, moments, effort=effort).selection
+    carried = _words(variance, targets, share)
+    spectrum = (moments.mean[: rows.shape[1]], None if variance is None else np.sqrt(variance), _at(rows.names))
+    return Bands(picked, *spectrum, carried).known(PickedFrom.of(moments, {"address": rows.address}))
+
+
+def _at(names: tuple[str, ...] | None) -> Array | None:
+    """Return where bands lie, if that is in their names."""
+    return next(iter(coordinates(names).values()), None)
+
+
+def _words(variance: Array | None, targets: Targets | None, share: float) -> str:
+    """Say what is to be carried."""
+    own = "the variation of all bands" if variance is None else "the signal in all bands, in units of their noise"
+    if targets is None:
+        return own
+    classes = f"what tells {len(targets.names):,} classes apart"
+    return classes if share == 1.0 else f"{classes} (which counts {percent(share)}) and of {own}"
+
+
+def _given(noise: str | ArrayLike | None, count: int) -> Array | None:
+    """Return variances that are given, one for each band."""
+    if noise is None or isinstance(noise, str):
+        if noise not in (None, "neighbours"):
+            raise ValueError(f"noise must be 'neighbours', variances or None; got {noise!r}.")
+        return None
+    values = np.asarray(noise, dtype=np.float64)
+    if values.shape != (count,) or not np.all(np.isfinite(values)) or np.any(values < 0):
+        raise ValueError(f"noise must be {count} variances, 0 or more, one for each band; got {noise!r}.")
+    return values
+
+
+def _found(moments: Moments) -> Array:
+    """Return the variances that neighbours tell; none is more than there is."""
+    assert moments.differences is not None  # the pass looked for them
+    return np.minimum(moments.differences.variance, moments.spread**2)
+
+
+def _with_noise(problem: Problem, moments: Moments, variance: Array | None) -> Problem:
+    """Return the problem of carrying signals, each error in units of the noise; one that never varies has neither."""
+    if variance is None:
+        return problem
+    spread = moments.spread[: len(variance)]
+    varies = spread > 0.0
+    silent = varies & (variance == 0.0)
+    if silent.any():
+        raise ValueError(
+            f"noise must be above 0 in every band that varies, because errors count in units of it; band "
+            f"{int(np.argmax(silent))} has none. Give variances, or noise=None to count all bands as they are."
+        )
+    counts = np.divide(1.0, variance, out=np.zeros_like(variance), where=varies)
+    aims = Aims(noise=np.minimum(variance, spread**2), column_weights=counts)
+    return replace(problem, aims=aims)
+
+
+def _targets(labels: Any, shape: tuple[int, int], unlabelled: int) -> Targets:
+    """Return the classes of the pixels, in the order of the rows; unlabelled pixels are in no class."""
+    values = np.asarray(labels)
+    if values.shape != shape:
+        raise ValueError(f"labels must have one entry for each of {shape[0]} x {shape[1]} pixels; got {values.shape}.")
+    if values.dtype.kind not in "biu":
+        raise ValueError(f"labels must be whole numbers, {unlabelled} for pixels without one; got {values.dtype}.")
+    classes, counts = np.unique(values[values != unlabelled], return_counts=True)
+    if len(classes) < 2:
+        raise ValueError(f"labels must be of two classes or more; got {len(classes)} besides {unlabelled} for none.")
+    if counts.min() < 2:
+        alone = classes[int(np.argmin(counts))]
+        raise ValueError(f"each class must have two pixels or more; {alone} has one. Leave it unlabelled.")
+    return Targets(in_turns(values), classes, tuple(f"class={label}" for label in classes))
+
+
+def _check_classes(moments: Moments, targets: Targets) -> None:
+    """Refuse classes of which no pixel is without a gap."""
+    there = moments.mean[-len(targets.names) :] > 0.0
+    if not there.all():
+        gone = targets.names[int(np.argmin(there))]
+        raise ValueError(f"each class must have pixels without gaps; {gone} has none. Leave it unlabelled.")

@@ -1,0 +1,335 @@
+"""Sensors on a map: places from which the field everywhere else is rebuilt, and the error that is left there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgcss_dask.answering import answered_by, held_out, improved, validated
+from rgcss_dask.answering import weights as weights_of
+from rgcss_dask.cluster.progress import Callback
+from rgcss_dask.core.accumulate import is_whole
+from rgcss_dask.core.aims import Aims
+from rgcss_dask.core.answer import AboutSelection
+from rgcss_dask.core.errors import WrongKindError
+from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.places import nearest
+from rgcss_dask.core.problem import Problem
+from rgcss_dask.core.rebuild import Rebuild
+from rgcss_dask.core.refinement import CHEAP
+from rgcss_dask.core.result import Tuning
+from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.wide import Rows, weights_on
+from rgcss_dask.core.words import counted, digits
+from rgcss_dask.estimator.labelled import rebuilt_field
+from rgcss_dask.origin import PickedFrom
+from rgcss_dask.plots import error_left
+from rgcss_dask.scanning.given import given
+from rgcss_dask.selecting import most_columns
+from rgcss_dask.sources.xarray import PLACE, RANK, Field, is_labelled
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sensors(AboutSelection):
+    """Where sensors stand, how the field is rebuilt from them, and the error that is left.
+
+    Made by `sensors`. Asked for columns, losses or a table of picks, it gives those of its selection.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> import rgcss_dask as rg
+    >>> rng, lat, lon = np.random.default_rng(0), np.linspace(40, 60, 6), np.linspace(0, 30, 8)
+    >>> waves = np.cos(np.arange(1, 6)[:, None, None] * (lat[:, None] + lon) / 25)
+    >>> values = np.tensordot(rng.normal(size=(200, 5)), waves, 1) + 0.1 * rng.normal(size=(200, 6, 8))
+    >>> field = xr.DataArray(values, {"lat": lat, "lon": lon}, ("time", "lat", "lon"), name="t")
+    >>> placed = rg.sensors(field[:150], 5)
+    >>> rebuilt = placed.rebuild(placed.read(field[150:]))
+    >>> bool(np.sqrt(((rebuilt - field[150:]) ** 2).mean()) < 0.2)
+    True
+    """
+
+    selection: Selection
+    layout: Field
+    kept: int  #: how many of them stood there before; they come first
+    held_out: Array  #: (blocks, n) mean squared error of each column in each block of times
+    held_out_rows: Array  #: (blocks,) how many times, or their weight, each block has
+    counts: Array  #: (n,) how much the error of each column counts, such as its area
+    coefficients: Array  #: (k, n) weights of the sensors, which stand in the order of picking
+    tuning: Tuning | None  #: how lambda was chosen, where it was
+
+    @property
+    def places(self) -> Any:
+        """The columns of the sensors in the order of picking, with their coordinates, (k,) DataArray."""
+        found = self.layout.places(self.columns)
+        return found.assign_coords(kept=(PLACE, np.arange(len(self)) < self.kept))
+
+    @property
+    def error(self) -> Any:
+        """Root mean square error at each place in blocks of times without which sensors were placed; a map."""
+        share = self.held_out_rows / self.held_out_rows.sum()
+        return self.layout.full(np.sqrt(share @ self.held_out)).rename("error")
+
+    @property
+    def block_rmse(self) -> Array:
+        """Root mean square error over all places, as they count, in each block of times, (blocks,)."""
+        return np.asarray(np.sqrt(self.held_out @ self.counts / self.counts.sum()))
+
+    @property
+    def rmse(self) -> float:
+        """Root mean square error over all places, as they count, in blocks of times that nothing was learnt from."""
+        share = self.held_out_rows / self.held_out_rows.sum()
+        return float(np.sqrt(share @ self.block_rmse**2))
+
+    @property
+    def sentence(self) -> str:
+        """Say in two sentences what the sensors are worth."""
+        error = self.block_rmse.std(ddof=1) / np.sqrt(len(self.block_rmse))
+        there = f", {self.kept} of which stood there before" if self.kept else ""
+        return (
+            f"{counted(len(self), 'sensor')} among {counted(self.selection.n, 'place')}{there}, with lambda = "
+            f"{digits(self.selection.lam)}. Root mean square error in {len(self.block_rmse)} blocks of times, each "
+            f"rebuilt from sensors placed without it: {self.rmse:.4g} (standard error {error:.2g})."
+        )
+
+    def read(self, field: Any) -> Any:
+        """Return what the sensors would have read.
+
+        Parameters
+        ----------
+        field : DataArray
+            A field with the places of the one that was given to `sensors`.
+
+        Returns
+        -------
+        DataArray of shape (m, k)
+            Its values at the sensors, in the order of picking.
+        """
+        if not is_labelled(field):
+            raise WrongKindError(f"a field is a DataArray of Xarray; got {type(field).__qualname__}.")
+        self.layout.check_places(field)
+        found = field.isel(self.layout.indexers(self.columns)).transpose(self.layout.rows, PLACE)
+        return found.assign_coords({RANK: (PLACE, np.arange(1, len(self) + 1))})
+
+    def rebuild(self, readings: Any) -> Any:
+        """Rebuild the field everywhere from what the sensors read.
+
+        Parameters
+        ----------
+        readings : DataArray
+            Values at the sensors, in any order if they have the coordinates of the places, as those of ``read`` have.
+
+        Returns
+        -------
+        DataArray
+            The field at all places; at the sensors it is what they read. Readings in Dask stay lazy.
+        """
+        return rebuilt_field(readings, self.layout, Rebuild.of(self.selection, self.coefficients))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the map of the error left, with the sensors in the order of picking; see `plots.error_left`.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Where to draw; by default a new figure.
+
+        Returns
+        -------
+        Axes
+            The axes, for more drawing.
+        """
+        return error_left(self.error, self.places, ax)
+
+
+def sensors(
+    field: Any,
+    k: int | None = None,
+    *,
+    rows: str | None = None,
+    keep: Sequence[Sequence[float]] = (),
+    distance: float | None = None,
+    regions: Any = None,
+    limits: Sequence[tuple[Any, int]] = (),
+    costs: Any = None,
+    budget: float | None = None,
+    weights: Any = "latitude",
+    lam: float | str = "cv",
+    blocks: int = 5,
+    refine: bool | None = None,
+    effort: int = 0,
+    nan: str = "raise",
+    progress: bool | Callback | None = None,
+) -> Sensors:
+    """Place sensors in a field, so that it is rebuilt best everywhere from what they read.
+
+    Sensors are picked one by one, then moved while that lowers the error, where that takes seconds. Lambda is chosen,
+    and the error left at each place found, by holding out blocks of neighbouring times: each is rebuilt from sensors
+    that were placed without it. A field that does not fit into memory, in blocks of Dask, is read once.
+
+    Parameters
+    ----------
+    field : DataArray
+        Values over time and places, such as ``(time, lat, lon)``. Places without a value (land, for an ocean) are left
+        out.
+    k : int, optional
+        How many sensors, with those that are kept. Needed unless there is a budget.
+    rows : str, optional
+        Name of the dimension of times; the first one by default.
+    keep : sequence of (latitude, longitude), optional
+        Stations that exist and stay; each is taken to stand at the nearest place with values, which must lie within a
+        cell of the grid. For other fields than maps of the Earth, a coordinate in each dimension of the places.
+    distance : float, optional
+        How far a new sensor must stand from all others at least: km on a map of the Earth, else in the units of the
+        coordinates.
+    regions : DataArray or array of bool, optional
+        A map of where new sensors may stand. The error still counts everywhere.
+    limits : sequence of (DataArray or array of bool, int), optional
+        In each of these regions at most so many sensors stand.
+    costs : DataArray or array, optional
+        A map of what a sensor costs at each place, above 0.
+    budget : float, optional
+        What the new sensors together may cost at most; each costs 1 without ``costs``.
+    weights : {"latitude"}, DataArray, array or None, default="latitude"
+        How much the error at each place counts: by the area of a cell, which shrinks with the cosine of the latitude;
+        by a map; or all places alike (None).
+    lam : float or ``"cv"``, default="cv"
+        Lambda, or ``"cv"`` for the one that rebuilds the blocks best.
+    blocks : int, default=5
+        How many blocks of neighbouring times are held out, one after the other.
+    refine : bool, optional
+        Whether to move sensors after they are picked; by default where that takes seconds.
+    effort : int, default=0
+        How many more searches for better places, see `refine`.
+    nan : {"raise", "drop"}, default="raise"
+        What becomes of gaps at places that have other values: an error, or those times are left out.
+    progress : bool or callable, optional
+        Whether to show a bar while the field is read, see `scan`.
+
+    Returns
+    -------
+    Sensors
+        The places, how the field is rebuilt from them, and the error left.
+
+    See Also
+    --------
+    select : with all options; give it a field laid out by `Field`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> import rgcss_dask as rg
+    >>> rng, lat, lon = np.random.default_rng(0), np.linspace(40, 60, 6), np.linspace(0, 30, 8)
+    >>> waves = np.cos(np.arange(1, 6)[:, None, None] * (lat[:, None] + lon) / 25)
+    >>> values = np.tensordot(rng.normal(size=(200, 5)), waves, 1) + 0.1 * rng.normal(size=(200, 6, 8))
+    >>> field = xr.DataArray(values, {"lat": lat, "lon": lon}, ("time", "lat", "lon"), name="t")
+    >>> placed = rg.sensors(field, 4, keep=[(47.5, 11.3)], distance=500, regions=field.lat < 55)
+    >>> placed.places["lat"].values
+    array([48., 48., 40., 40.])
+    >>> bool(placed.rmse < 0.3), placed.error.shape
+    (True, (6, 8))
+    """
+    _check(field, k, budget, lam, blocks)
+    layout = Field.of(field, rows)
+    stations = _stations(layout, keep)
+    maps = {"regions": regions, "limits": limits, "costs": costs, "weights": weights}
+    aims = _aims(layout, stations, distance=distance, budget=budget, **maps)
+    tunes = isinstance(lam, str)
+    problem = Problem(lam=1.0 if isinstance(lam, str) else lam, include=stations, center=True, aims=aims)
+    problem = problem.by_index(layout.n, layout.names)
+    k = most_columns(layout.n, layout.names, k, problem, tunes=tunes)
+    problem.rules(k, layout.n, layout.names)  # refused before the reading
+    source = given(layout.matrix(field), folds=blocks, blocks=True, nan=nan, progress=progress).source
+    assert isinstance(source, Moments | Rows)
+    tuned = validated(source, k, problem, fixed_k=True) if tunes else None
+    problem = problem if tuned is None else problem.at(tuned.lam)
+    picked = answered_by(source, k, problem)[0] if tuned is None else tuned.selection
+    swaps = _moves(source, k) if refine is None else refine
+    if swaps or effort:
+        picked = improved(picked, source, effort=effort).selection
+    losses = held_out(source, k, problem, per_row=tunes, swaps=swaps, effort=effort)
+    tuning = None if tuned is None else tuned.summary
+    each = np.array([fold.weight for fold in source.folds])
+    counts = np.ones(layout.n) if problem.aims.column_weights is None else problem.aims.column_weights
+    learnt = weights_on(source, picked, problem) if isinstance(source, Rows) else weights_of(picked, source)
+    found = Sensors(picked, layout, len(stations), losses / each[:, None], each, counts, learnt, tuning)
+    return found.known(PickedFrom.of(source, {"address": f"DataArray {field.name}"}, tuning))
+
+
+def _check(field: Any, k: int | None, budget: float | None, lam: float | str, blocks: int) -> None:
+    """Refuse what no function further down looks at, or only after the reading."""
+    if not is_labelled(field):
+        raise WrongKindError(f"a field is a DataArray of Xarray; got {type(field).__qualname__}.")
+    if k is None and budget is None:
+        raise ValueError("say how many sensors: k, such as sensors(field, 10), or what they may cost: budget.")
+    if not is_whole(blocks) or blocks < 2:
+        raise ValueError(f"blocks must be a whole number of runs of times, 2 or more; got {blocks!r}.")
+    if isinstance(lam, str) and lam != "cv":
+        raise ValueError(f"lam must be a number or 'cv'; got {lam!r}.")
+
+
+def _moves(source: Moments | Rows, k: int) -> bool:
+    """Tell whether to move sensors where nobody says: where a sweep takes a second or two."""
+    height = source.n if isinstance(source, Moments) else source.rows
+    return height * source.n * k <= CHEAP
+
+
+def _stations(layout: Field, keep: Sequence[Sequence[float]]) -> NDArray[np.intp]:
+    """Return the columns where existing stations stand; no two stand at the same place."""
+    if len(keep) == 0:
+        return np.empty(0, dtype=np.intp)
+    found = nearest(layout.names, keep)
+    for i, column in enumerate(found):
+        if column in found[:i]:
+            first = int(np.flatnonzero(found[:i] == column)[0])
+            raise ValueError(
+                f"each station to keep must be nearest to another place; those at {tuple(keep[first])} and "
+                f"{tuple(keep[i])} both stand at {layout.names[column]}. Keep one of them."
+            )
+    return found
+
+
+def _aims(
+    layout: Field,
+    stations: NDArray[np.intp],
+    *,
+    distance: float | None,
+    regions: Any,
+    limits: Sequence[tuple[Any, int]],
+    costs: Any,
+    budget: float | None,
+    weights: Any,
+) -> Aims:
+    """Return what is asked of maps as values for columns; stations that exist cost nothing, and may stand anywhere."""
+    given_weights = weights is None or isinstance(weights, str)
+    each = None if costs is None else layout.flat(costs, "costs")
+    candidates = None
+    if regions is not None:
+        allowed = _mask(layout, regions, "regions")
+        allowed[stations] = True
+        candidates = np.flatnonzero(allowed)
+    spent = 0.0 if budget is None else float(len(stations) if each is None else each[stations].sum())
+    return Aims(
+        column_weights=weights if given_weights else layout.flat(weights, "weights"),
+        candidates=candidates,
+        costs=each,
+        budget=None if budget is None else budget + spent,
+        limits=[(np.flatnonzero(_mask(layout, region, "a region of limits")), most) for region, most in limits],
+        distance=distance,
+    )
+
+
+def _mask(layout: Field, region: Any, what: str) -> NDArray[np.bool_]:
+    """Return which columns lie in a region, given a map of True and False."""
+    mask = layout.flat(region, what)
+    if mask.dtype != np.bool_:
+        raise ValueError(f"{what} must be a map of True and False; got dtype {mask.dtype}.")
+    return mask
