@@ -42,6 +42,7 @@ _HOME = {
     "load": "archive.archive",
     "load_result": "archive.result_file",
     "merge": "archive.merging",
+    "record_activations": "conversion.activations",
     "refine": "questions",
     "report": "reporting",
     "save": "archive.archive",
@@ -66,6 +67,7 @@ if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here 
     from rgcss_dask.archive.merging import merge as merge
     from rgcss_dask.archive.result_file import load_result as load_result
     from rgcss_dask.cluster.progress import Progress as Progress
+    from rgcss_dask.conversion.activations import record_activations as record_activations
     from rgcss_dask.conversion.apply_selection import write_reconstruction as write_reconstruction
     from rgcss_dask.conversion.apply_selection import write_reduced as write_reduced
     from rgcss_dask.conversion.convert import convert as convert
