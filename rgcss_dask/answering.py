@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeGuard
 
@@ -16,7 +17,9 @@ from rgcss_dask.core import stability as bootstrap
 from rgcss_dask.core.folds import outside_folds
 from rgcss_dask.core.grid import GRID
 from rgcss_dask.core.held_out import held_out_losses
+from rgcss_dask.core.memory_needs import Need
 from rgcss_dask.core.moments import Moments
+from rgcss_dask.core.plan import size
 from rgcss_dask.core.problem import Lambdas, Problem
 from rgcss_dask.core.rebuild import Rebuild
 from rgcss_dask.core.refinement import Refinement
@@ -29,20 +32,27 @@ from rgcss_dask.core.solver.greedy import Source
 from rgcss_dask.core.stability import Stability
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows, select_from_rows, solved
+from rgcss_dask.runtime.memory_limit import unused_memory
 
 Array = NDArray[np.float64]
+
+WORTH_A_LOOK = 2**27  # bytes of an n x n matrix from which on memory is looked at
 
 
 def answered(
     source: Source, k: int, problem: Problem, *, bound: bool = False, where: str | None = None
 ) -> list[Selection]:
     """Answer a problem where the source is, with a selection for each of its lambdas."""
+
+    def need(n: int) -> Need:
+        bounded = bound or problem.stop.bound is not None
+        columns, lams = problem.aims.columns_with_signals(n), int(np.size(problem.lam))
+        return memory_needs.select_need(columns, _count(k, n), lams, bound=bounded)
+
     if not _is_remote(source, where):
+        _check_fits(source, need)
         return _select(source, k, problem, bound=bound)
-    bounded = bound or problem.stop.bound is not None
-    n, lams = problem.aims.columns_with_signals(source.n), int(np.size(problem.lam))
-    need = memory_needs.select_need(n, _count(k, source.n), lams, bound=bounded)
-    found: list[Selection] = ask(_select, source, k, problem, need=need, where=where, bound=bound)
+    found: list[Selection] = ask(_select, source, k, problem, need=need(source.n), where=where, bound=bound)
     return found
 
 
@@ -69,13 +79,17 @@ def validated(
     moments: Moments | Rows, k: int, problem: Problem, *, where: str | None = None, **options: Any
 ) -> CrossValidation:
     """Answer a problem by cross-validation, where the moments are."""
+
+    def need(n: int) -> Need:
+        given = [grid for grid in (options.get("lams"), options.get("lam_per_row")) if grid is not None]
+        count = int(np.size(given[0])) if given else GRID
+        columns = problem.aims.columns_with_signals(n)
+        return memory_needs.tune_need(columns, _count(k, n), count, len(moments.folds))
+
     if not _is_remote(moments, where):
+        _check_fits(moments, need)
         return _validate(moments, k, problem, **options)
-    given = [grid for grid in (options.get("lams"), options.get("lam_per_row")) if grid is not None]
-    count = int(np.size(given[0])) if given else GRID
-    n = problem.aims.columns_with_signals(moments.n)
-    need = memory_needs.tune_need(n, _count(k, moments.n), count, len(moments.folds))
-    found: CrossValidation = ask(_validate, moments, k, problem, need=need, where=where, **options)
+    found: CrossValidation = ask(_validate, moments, k, problem, need=need(moments.n), where=where, **options)
     return found
 
 
@@ -98,11 +112,15 @@ def validated_for_share(
 
 def resampled(moments: Moments, k: int, problem: Problem, *, where: str | None = None, **options: Any) -> Stability:
     """Answer a problem on resamples of the row groups, where the moments are."""
+
+    def need(n: int) -> Need:
+        columns = problem.aims.columns_with_signals(n)
+        return memory_needs.stability_need(columns, _count(k, n), len(moments.groups), options.get("memory"))
+
     if not _is_remote(moments, where):
+        _check_fits(moments, need)
         return bootstrap.resample(moments, k, problem, **options)
-    n = problem.aims.columns_with_signals(moments.n)
-    need = memory_needs.stability_need(n, _count(k, moments.n), len(moments.groups), options.get("memory"))
-    found: Stability = ask(bootstrap.resample, moments, k, problem, need=need, where=where, **options)
+    found: Stability = ask(bootstrap.resample, moments, k, problem, need=need(moments.n), where=where, **options)
     return found
 
 
@@ -121,11 +139,17 @@ def improved(
     """
     if isinstance(source, Rows) and (options.get("exact") or selection.aims.column_groups):
         source = source.moments()
+
+    def need(n: int) -> Need:
+        columns = selection.aims.columns_with_signals(n)
+        return memory_needs.refine_need(
+            columns, selection.k, options.get("effort", 0), exact=options.get("exact", False)
+        )
+
     if not _is_remote(source, where):
+        _check_fits(source, need)
         return refinement.improve(selection, source, problem, told=told, **options)
-    n = selection.aims.columns_with_signals(source.n)
-    need = memory_needs.refine_need(n, selection.k, options.get("effort", 0), exact=options.get("exact", False))
-    found: Refinement = ask(_improve, source, selection, problem, need=need, where=where, **options)
+    found: Refinement = ask(_improve, source, selection, problem, need=need(source.n), where=where, **options)
     return found
 
 
@@ -173,6 +197,18 @@ def _is_remote(source: Any, where: str | None) -> TypeGuard[RemoteMoments]:
     """Tell a handle from what is in this process, and refuse a place that there is not."""
     check_where(where, source)
     return isinstance(source, RemoteMoments)
+
+
+def _check_fits(source: Any, need: Callable[[int], Need]) -> None:
+    """Refuse what takes more than all the memory that is free: the system would end this process, or begin to swap."""
+    if not isinstance(source, Moments) or source.KIND != Moments.KIND or 8 * source.n**2 < WORTH_A_LOOK:
+        return
+    work, free = need(source.n).work, unused_memory()
+    if work > free:
+        raise MemoryError(
+            f"the answer takes {size(work)} besides the moments, and {size(free)} of memory are free. Close what else "
+            "takes memory, ask about fewer columns (moments.take(columns)), or use a machine that has more."
+        )
 
 
 def _select(source: Source, k: int, problem: Problem, *, bound: bool) -> list[Selection]:

@@ -1,11 +1,15 @@
 """How much memory a pass may use, when nobody says: what is free, here and in the cgroups of this process."""
 
+import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 
+import rgcss_dask as rg
+from rgcss_dask import answering
+from rgcss_dask.core.resampling import planned_bytes
 from rgcss_dask.io.sizes import parse_memory
 from rgcss_dask.runtime import memory_limit as budget
 from rgcss_dask.runtime.memory_limit import SHARE, default_budget
@@ -80,3 +84,43 @@ NO_SIZES += ["GB", "inf", "nan", "0.5", 0, 2**63, "1e400 GB", None, "4 GB GB"]
 def test_other_sizes_are_refused(text):
     with pytest.raises(ValueError, match=r"must be a number of bytes such as 4e9 or '4 GB'; got"):
         parse_memory(text)
+
+
+@pytest.mark.parametrize("ask", ["select", "cross_validate", "stability", "refine"])
+def test_questions_that_take_more_than_there_is_are_refused(ask, monkeypatch):
+    A = np.random.default_rng(0).normal(size=(60, 30))
+    moments = rg.scan(A, folds=3, groups=4)
+    picked = rg.select(moments, k=3)
+    question = (lambda: rg.refine(picked, moments)) if ask == "refine" else (lambda: getattr(rg, ask)(moments, k=3))
+    monkeypatch.setattr(answering, "WORTH_A_LOOK", 0)
+    assert question() is not None
+    monkeypatch.setattr(answering, "unused_memory", lambda: 5_000)
+    with pytest.raises(MemoryError, match=r"takes .* and 5 kB of memory are free.*take\(columns\)"):
+        question()
+
+
+def peak(question):
+    """The most that arrays of a question take at once, in n x n matrices of 400 columns."""
+    question()
+    tracemalloc.start()
+    question()
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most / (8 * 400**2)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_selection_holds_one_prepared_matrix(exact):
+    A = np.random.default_rng(0).integers(0, 256, (500, 400), dtype=np.uint8)
+    moments = rg.scan(A if exact else A + 0.5)
+    assert moments.exact == exact
+    assert peak(lambda: rg.select(moments, k=4, center=True)) < 1.5
+
+
+def test_resamples_are_within_the_memory_that_was_given():
+    A = np.random.default_rng(0).integers(0, 256, (900, 400), dtype=np.uint8)
+    moments = rg.scan(A, groups=4)
+    for at_once in (1, 3):
+        memory = planned_bytes(400, 4, 4, at_once)
+        used = peak(lambda memory=memory: rg.stability(moments, 4, center=True, resamples=6, memory=memory))
+        assert used * 8 * 400**2 <= memory

@@ -33,12 +33,13 @@ LAYOUTS = {
     "little": (LITTLE, True),
     "checked first": ({"compressors": [Crc32cCodec(), ZstdCodec()]}, False),
     "gzip": ({"compressors": [GzipCodec()]}, False),
-    "plain": ({"compressors": None}, False),
+    "plain": ({"compressors": None}, True),
     "big": (BIG, False),
     "transposed": ({"filters": [TransposeCodec(order=(1, 0))]}, False),
     "columns apart": ({"chunks": (HEIGHT, 3)}, False),
     "wider chunks": ({"chunks": (HEIGHT, COLUMNS + 1)}, False),
     "sharded": ({"chunks": (5, COLUMNS), "shards": (HEIGHT, COLUMNS)}, False),
+    "2, plain": ({"zarr_format": 2, "compressors": None}, True),
     "2, zstd": ({"zarr_format": 2, "compressors": numcodecs.Zstd()}, True),
     "2, blosc": ({"zarr_format": 2, "compressors": numcodecs.Blosc()}, True),
     "2, zlib": ({"zarr_format": 2, "compressors": numcodecs.Zlib()}, False),
@@ -73,7 +74,7 @@ DTYPES = ["?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"]
 # For each format of Zarr the codecs, and whether a chunk of whole rows is then decoded into its place.
 CODECS = {
     3: {
-        "none": (None, False),
+        "none": (None, True),
         "gzip": (GzipCodec(), False),
         "zstd": (ZstdCodec(), True),
         "blosc": (BloscCodec(), True),
@@ -81,7 +82,7 @@ CODECS = {
         "default": ("auto", True),
     },
     2: {
-        "none": (None, False),
+        "none": (None, True),
         "zlib": (numcodecs.Zlib(), False),
         "zstd": (numcodecs.Zstd(), True),
         "blosc": (numcodecs.Blosc(), True),

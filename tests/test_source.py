@@ -27,6 +27,7 @@ from rgcss_dask.cli import cli
 from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.io.files import in_order
 from rgcss_dask.scanning.uncounted import scan_uncounted
+from rgcss_dask.sources import zarr as zarr_source
 from rgcss_dask.sources.base import dense
 from rgcss_dask.sources.guarded_stores import MissingChunkError
 from rgcss_dask.sources.registry import open_source
@@ -63,6 +64,24 @@ def test_sharded_zarr(A, tmp_path, shards):
     source = open_source(tmp_path / "a.zarr")
     assert np.diff(source.cuts)[0] == shards[0]
     assert np.array_equal(scan(source).gram(), gram(A))
+
+
+def test_the_chunks_of_large_shards_are_read_apart(A, tmp_path, monkeypatch):
+    monkeypatch.setattr(zarr_source, "LARGE_SHARD", 2**10)
+    path = tmp_path / "a.zarr"
+    zarr.create_array(path, data=A, chunks=(30, 12), shards=(300, 12), compressors=[ZstdCodec(), Crc32cCodec()])
+    source = open_source(path)
+    assert np.diff(source.cuts)[0] == 30
+    assert np.array_equal(scan(source).gram(), gram(A))
+    shard = path / "c" / "1" / "0"
+    content = bytearray(shard.read_bytes())
+    content[5] ^= 255
+    shard.write_bytes(content)
+    with pytest.raises(DamagedChunkError, match=r"chunk c/1/0 \(rows 3\d\d to "):
+        scan(path)
+    shard.unlink()
+    with pytest.raises(MissingChunkError, match="no chunk c/1/0"):
+        scan(path)
 
 
 def test_an_array_in_a_group_and_a_group_by_mistake(A, tmp_path):

@@ -29,8 +29,8 @@ LARGEST = 2**16 - 1
 PIECE = 4096
 # Rows and columns of the triangle made at once: enough rows to multiply at full speed, and few above the diagonal.
 STRIP, STRIP_COLUMNS = 256, 4096
-# Bytes that oneDNN takes, for itself and for what it packs; measured: 21 MB once, and less than 1 MB in each thread.
-LIBRARY = 32 * 2**20
+# Bytes that oneDNN takes, once for itself and in each thread for what it packs; measured: 16 to 21 MB, and below 1 MB.
+LIBRARY, PACKED = 20 * 2**20, 2**20
 # How many times as fast as those of doubles products of bytes are, about; measured, n = 784 to 4096.
 FASTER = 11.0
 
@@ -281,9 +281,13 @@ def double_rows(n: int) -> int:
 
 
 def integer_bytes(n: int, dtype: np.dtype[Any], *, threads: int) -> int:
-    """Bytes of the buffers for integers, in whichever way needs more: another machine may have another way."""
+    """Bytes of the buffers for integers, in whichever way needs more: another machine may have another way.
+
+    The library that some of them use takes `LIBRARY` more, once in a process.
+    """
     width, side = 1 if is_exact(dtype) else 2, min(n, triangle.TILE)
-    by_bytes = LIBRARY + 2 * byte_rows(n) * n + threads * 4 * (2 * width - 1) * STRIP * min(n, STRIP_COLUMNS)
+    strip = 4 * (2 * width - 1) * STRIP * min(n, STRIP_COLUMNS)
+    by_bytes = 2 * byte_rows(n) * n + threads * (PACKED + strip)
     if width == 2:
         return max(by_bytes, 8 * min(PIECE, double_rows(n)) * n)
     products = PIECE // EXACT_ROWS if n <= triangle.TILE else threads

@@ -27,13 +27,13 @@ class Need:
 
 
 def select_need(n: int, k: int, lams: int = 1, *, bound: bool = False) -> Need:
-    """Two Grams, shifted and prepared, the factors of each lambda, and a third for the eigenvalues of a bound."""
-    return Need("", 0, 8 * n * ((3 if bound else 2) * n + _paths(n, k, lams)))
+    """Count the prepared Gram, the factors of each lambda, and another matrix for the eigenvalues of a bound."""
+    return Need("", 0, 8 * n * ((2 if bound else 1) * n + _paths(n, k, lams)))
 
 
 def tune_need(n: int, k: int, lams: int, folds: int) -> Need:
     """Training and held-out Grams, merges of the other folds that are alive at a time, and the prefix losses."""
-    alive = 6 + max(1, folds).bit_length()
+    alive = 4 + max(1, folds).bit_length()
     return Need("folds", folds, 8 * n * (alive * n + _paths(n, k, lams) + 8 * min(k, n)))
 
 
@@ -44,10 +44,10 @@ def stability_need(n: int, k: int, groups: int, memory: int | None) -> Need:
 
 
 def refine_need(n: int, k: int, effort: int = 0, *, exact: bool = False) -> Need:
-    """Two Grams and the tables of all swaps, for each search side by side; of an exact one four matrices a level."""
+    """Count two Grams, the tables of all swaps for each search side by side, and of an exact one four matrices a level."""
     cpus, picks = available_cpus(), min(k, n)
     levels = 4 * picks * n * cpus if exact else 0
-    return Need("", 0, 8 * n * (3 * n + 24 * picks * min(max(effort, 1), cpus) + levels + _paths(n, k, 1)))
+    return Need("", 0, 8 * n * (2 * n + 24 * picks * min(max(effort, 1), cpus) + levels + _paths(n, k, 1)))
 
 
 def _paths(n: int, k: int, lams: int) -> int:

@@ -295,7 +295,7 @@ class Moments:
         """
         mu, sigma = self.preparation(center, scale)
         base = self._near(mu) if self.exact else self
-        G: Array = np.array(base.product)
+        G: Array = base.product if base is not self else np.array(base.product)  # what was moved is a copy already
         constant, _, terms = base._moves(center, mu, rest)
         G[constant, :] = 0.0
         G[:, constant] = 0.0

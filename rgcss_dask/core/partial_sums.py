@@ -170,7 +170,9 @@ class Collector:
         if keep is not None:
             cell[~keep] = -1
         for c in np.unique(cell[cell >= 0]):
-            yield np.flatnonzero(cell == c), self._keys(int(c))
+            index = np.flatnonzero(cell == c)
+            run = slice(int(index[0]), int(index[-1]) + 1)  # neighbours need not be copied
+            yield run if run.stop - run.start == len(index) else index, self._keys(int(c))
 
     def _runs(self, rows: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
         """Return in which of so many runs of neighbouring rows, all of about the same length, each row is."""

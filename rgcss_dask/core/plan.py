@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.accumulate import block_rows, buffer_bytes, checked_rows, is_whole
 from rgcss_dask.core.errors import TooManyColumnsError
+from rgcss_dask.core.integers import LIBRARY, may_be_small
 
 Cuts = NDArray[np.int64]
 
@@ -33,11 +34,13 @@ FAN, HIGH_FAN = 4, 32
 # Results of this size are merged one after another, so many in a run, by a process that reads one span at a time: then
 # two of them are alive, one more for each level of runs, and not ten.
 CHAIN_BYTES, LONG_RUN = 2**29, 128
-# The store's bytes, the decoded chunk and the rows put together from it, measured for Zarr.
-READ_COPIES = 3
+# The store's bytes, the decoded chunk and the rows put together from it, measured for Zarr; and where a read waits for
+# a network, the rows before it, which are multiplied meanwhile.
+READ_COPIES = 4
+UNEVEN = 1.25  # of a fold's share of some thousand rows, at most
 SQUARES = 32  # n x n matrices that a pass with folds and groups may need: fewer that do not fit are too many columns
 TILE_THREADS = 16  # at most, for one span
-OVERHEAD = 64 * 2**20  # graph, thread stacks and what the allocator keeps
+OVERHEAD = 56 * 2**20  # graph, thread stacks, compiled kernels and what the allocator keeps; measured: 52 MB
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Geometry:
     cuts: Cuts  # first and last row, and each row in between where a read may begin
     whole: bool = False  # a span is read at once, as a block of a Dask array is
     sparse_bytes: int = 0  # of a row on average, where rows are read as sparse ones; 0: they are dense
+    beside: int | None = None  # bytes held beside rows where one chunk after another is decoded into its place
+    masked: bool = False  # only some rows count
 
     @property
     def row_bytes(self) -> int:
@@ -263,15 +268,27 @@ def memory_need(
     if options.sketch is not None:  # the row numbers, and where two are merged about one mean, both moved
         work = 3 * matrix + 64 * read_rows + matrix // 2  # sums in 32 bits
     gaps = 0 if options.matrices == 1 else 2 * matrix + 2 * 8 * read_rows * n
-    gathered = 2 if options.folds or options.groups or options.fraction is not None else 1
-    reading = (READ_COPIES + gathered) * read_rows * geometry.bytes_read(options)
+    library = LIBRARY if options.candidates is None and options.sketch is None and may_be_small(geometry.dtype) else 0
     alive = results_alive(spans, concurrency, chain=chain, cluster=cluster)
     apart = options.folds or (0 if groups else 1)
     if groups:  # results are of runs of rows, so that a group is in two of them only where one ends
         groups += alive - 1 + (groups if cluster else 0)  # and while a result is sent, it is in two places
     # In the end there are the sums of all rows, made of those of the parts, two at a time; gaps are filled beside them.
     sums = max(alive * apart, apart + 2) + groups
-    return OVERHEAD + concurrency * (work + gaps + reading) + sums * matrix
+    reading = _reading_bytes(geometry, options, read_rows)
+    return OVERHEAD + library + concurrency * (work + gaps + reading) + sums * matrix
+
+
+def _reading_bytes(geometry: Geometry, options: Options, rows: int) -> int:
+    """Count the bytes that a read of so many rows holds, with the rows of one fold gathered from it."""
+    read = rows * geometry.bytes_read(options)
+    held = READ_COPIES * read if geometry.beside is None else min(READ_COPIES * read, read + geometry.beside)
+    gathered = UNEVEN / options.folds if options.folds and not options.blocks else 0.0
+    if geometry.masked or options.fraction is not None:
+        gathered = max(gathered, 1.0)
+    if options.nan == "drop":  # gathered once more without those that have gaps
+        gathered += gathered or 1.0
+    return held + int(gathered * read)
 
 
 def results_alive(spans: int, concurrency: int, *, chain: bool, cluster: bool) -> int:
@@ -410,9 +427,8 @@ def _refusal(geometry: Geometry, options: Options, least: int, budget: int, read
         advice += f", keep fewer parts apart (now {parts}, each with its own {kind})"
     if options.candidates is None and options.sketch is None:
         advice += ", pick in two readings with rgcss_dask.select_wide(source, k)"
-    reading = (READ_COPIES + 1) * read_rows * geometry.row_bytes
-    if reading > least // 2:
-        advice += f", or rewrite the array in smaller chunks (now {size(reading // (READ_COPIES + 1))} of rows)"
+    if _reading_bytes(geometry, options, read_rows) > least // 2:
+        advice += f", or rewrite the array in smaller chunks (now {size(read_rows * geometry.row_bytes)} of rows)"
     return (
         f"the memory budget is too small: {geometry.columns:,} columns need at least {size(least)} and there "
         f"are {size(budget)}. {advice}."

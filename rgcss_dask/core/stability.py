@@ -204,6 +204,7 @@ def resample(
                 asked = asked.at(checked_lambda(lam_per_row) * sums.weight)
             picked = solve(sums, k, asked)[0]
             picks.append(picked.columns)
+            del sums  # or the matrices of this batch would live on while those of the next are made
     few = " (few: the figure is rough)" if len(groups) < FEW_GROUPS else ""
     words = f"bootstrap resamples of {len(groups)} row groups{few}"
     (used,) = problem.lams if lam_per_row is None else (lam_per_row * moments.weight,)

@@ -13,7 +13,12 @@ SHARE = 0.6  # of what is free; also where Dask workers begin to spill
 
 def default_budget() -> int:
     """Return a share of the memory that this machine, or the cgroups of this process, have free."""
-    return int(SHARE * min([int(psutil.virtual_memory().available), *_free_in_groups(Path("/"))]))
+    return int(SHARE * unused_memory())
+
+
+def unused_memory() -> int:
+    """Return the bytes that this machine, or the cgroups of this process, have free."""
+    return min([int(psutil.virtual_memory().available), *_free_in_groups(Path("/"))])
 
 
 def _free_in_groups(root: Path) -> Iterator[int]:

@@ -314,7 +314,7 @@ def make_request(
     where = capacity(cluster=source.processes)
     budget = where.memory if memory is None else parse_memory(memory)
     plan = make_plan(
-        _within(source.geometry, chosen),
+        replace(_within(source.geometry, chosen), masked=mask is not None),
         options,
         budget=budget,
         threads=where.threads,

@@ -153,7 +153,7 @@ def _run(source: Source, spans: list[list[Any]], progress: bool | Callback | Non
         found: list[str | None]
         if where.client is None:
             largest = max(READ_BYTES, int(np.diff(geometry.cuts).max()) * geometry.row_bytes)
-            threads = min(where.threads, where.memory // ((READ_COPIES + 1) * largest))
+            threads = min(where.threads, where.memory // (READ_COPIES * largest))
             found = run_on_threads(graph, key, report, max(1, threads))
         else:
             found, _ = run_on_cluster(where.client, graph, key, report, reporter)

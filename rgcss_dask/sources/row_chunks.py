@@ -7,6 +7,7 @@ Why no other decoder: docs/decisions/chunk-decoder.md.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,21 @@ from rgcss_dask.sources.decoding_limits import check_blosc, check_declared, chec
 _DECODERS: dict[type, Codec] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), Crc32cCodec: CRC32C(location="end")}
 
 
+class _AsItIs(Codec):  # type: ignore[misc]
+    """What is not compressed, put into its place."""
+
+    codec_id = "none"
+
+    def encode(self, buf: Any) -> Any:
+        return buf
+
+    def decode(self, buf: NDArray[np.uint8], out: NDArray[Any]) -> None:
+        out.reshape(-1).view(np.uint8)[:] = buf
+
+
+_AS_IT_IS = _AsItIs()
+
+
 class RowChunks:
     """The rows of a Zarr array; those in a folder of this machine are read from their files, without an event loop."""
 
@@ -37,6 +53,15 @@ class RowChunks:
         self._array, self._folder = array, folder
         # Outermost first; none of them: Zarr decodes everything.
         self._decoders = _decoders(array) if array.ndim == 2 and array.chunks[1] == array.shape[1] else ()
+
+    @property
+    def beside(self) -> int | None:
+        """Bytes held while rows are read, beside these: a chunk as stored, and as each decoder but the last leaves it.
+
+        None where chunks are asked for at once, or decoded by Zarr.
+        """
+        chunk = math.prod(self._array.chunks) * self._array.dtype.itemsize
+        return len(self._decoders) * _room(chunk) if self._decoders and self._folder else None
 
     def read_into(self, rows: NDArray[Any], start: int) -> None:
         """Fill ``rows`` with the rows from ``start`` on."""
@@ -74,10 +99,15 @@ def _read_file(path: str, decoded: int) -> NDArray[np.uint8] | None:
         with open(path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             check_stored(size, decoded)
-            content = empty_rows((max(size, decoded + decoded // 64),), np.uint8)[:size]
+            content = empty_rows((max(size, _room(decoded)),), np.uint8)[:size]
             return content if file.readinto(content.data) == size else None
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
+
+
+def _room(decoded: int) -> int:
+    """Return how many bytes a chunk takes in its store, and a little more where it cannot be compressed."""
+    return decoded + decoded // 64
 
 
 def _decoders(array: zarr.Array[Any]) -> tuple[Codec, ...]:
@@ -86,13 +116,16 @@ def _decoders(array: zarr.Array[Any]) -> tuple[Codec, ...]:
     if not np.dtype(array.dtype).isnative:
         return ()
     if metadata.zarr_format == 2:
-        plain = metadata.order == "C" and not metadata.filters and isinstance(metadata.compressor, Zstd | Blosc)
-        return (metadata.compressor,) if plain else ()
+        plain = metadata.order == "C" and not metadata.filters
+        codec = _AS_IT_IS if metadata.compressor is None else metadata.compressor
+        return (codec,) if plain and isinstance(codec, Zstd | Blosc | _AsItIs) else ()
     first, *others = metadata.codecs
     if not isinstance(first, BytesCodec) or _byte_order(first) not in (None, sys.byteorder):
         return ()
     kinds = [type(codec) for codec in reversed(others)]
-    if not kinds or kinds[-1] is Crc32cCodec or not set(kinds) <= set(_DECODERS):
+    if not kinds:
+        return (_AS_IT_IS,)
+    if kinds[-1] is Crc32cCodec or not set(kinds) <= set(_DECODERS):
         return ()
     return tuple(_DECODERS[kind] for kind in kinds)
 
@@ -112,7 +145,8 @@ def decode_into(place: NDArray[Any], stored: NDArray[np.uint8] | None, decoders:
         check_declared(stored, decoder.codec_id, stored_limit(place.nbytes))
         stored = decoder.decode(_whole(stored, decoder))
     # A decoder leaves the end of a place that is too large as it was, and says nothing.
-    if declared_size(_whole(stored, last), last.codec_id) != place.nbytes:
+    size = len(stored) if last is _AS_IT_IS else declared_size(_whole(stored, last), last.codec_id)
+    if size != place.nbytes:
         return False
     last.decode(stored, out=place)
     return True

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from zarr.abc.store import Store
 from zarr.errors import GroupNotFoundError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ZipStore
 
-from rgcss_dask.core.plan import READ_BYTES, Cuts
+from rgcss_dask.core.plan import READ_BYTES, Cuts, Geometry
 from rgcss_dask.core.words import listed
 from rgcss_dask.io.files import in_order, is_url
 from rgcss_dask.io.own_files import refuse_wrong
@@ -42,6 +44,7 @@ from rgcss_dask.sources.guarded_stores import (
 from rgcss_dask.sources.metadata import ANOTHER_NODE, metadata_named
 from rgcss_dask.sources.row_chunks import RowChunks
 
+LARGE_SHARD = 2**27  # bytes of a shard from which on its chunks are read apart
 MOST_CUTS = 2**22  # 8 bytes each; beyond, neighbours that would be read together anyway count as one
 
 
@@ -60,6 +63,8 @@ class ZarrSource(Source):
         self._array = bounded_array(whole_array(filled_array(array) if missing == "fill" else strict_array(array)))
         self._chunks = RowChunks(self._array, _folder(array.store))
         self._unit = array.shards or array.chunks  # rows, columns, ... of what is stored as one object
+        large = math.prod(self._unit) * self.dtype.itemsize > LARGE_SHARD
+        self._step = (array.chunks if large else self._unit)[:1]  # rows of what is read at once
         if 0 in self._unit and 0 not in self.shape:
             raise ValueError(f"chunks must have rows and columns; those of {self.address} have shape {self._unit}.")
         self.waits = isinstance(self._store, FsspecStore) and not is_process_local(self._store)
@@ -99,11 +104,19 @@ class ZarrSource(Source):
 
     @property
     def cuts(self) -> Cuts:
-        """Where stored chunks, or shards, begin; of very many small ones only some, where reads may begin anyway."""
-        height = max(1, self._unit[0])
+        """Where stored chunks, or shards, begin; of very many small ones only some, where reads may begin anyway.
+
+        Shards too large to be held at once are cut at the chunks in them.
+        """
+        height = max(1, self._step[0])
         together = max(1, READ_BYTES // max(1, height * self.shape[1] * self.dtype.itemsize))
         few = self.shape[0] // height <= MOST_CUTS
         return even_cuts(self.shape[0], height if few else height * together)
+
+    @property
+    def geometry(self) -> Geometry:
+        """What the plan needs to know: of a folder, that one chunk after another is decoded."""
+        return replace(super().geometry, beside=self._chunks.beside)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Read rows; an error names the chunk."""
@@ -154,12 +167,12 @@ class ZarrSource(Source):
 
     def _keys(self, start: int, stop: int) -> Iterator[str]:
         """Name the chunks that hold a range of rows."""
-        return (self._key(*index) for index in self._indices(start, stop))
+        return (self._key(*index) for index in self._indices(start, stop, self._unit[0]))
 
-    def _indices(self, start: int, stop: int) -> Iterator[tuple[int, ...]]:
-        """Yield where the chunks that hold a range of rows are in the grid of chunks."""
+    def _indices(self, start: int, stop: int, height: int) -> Iterator[tuple[int, ...]]:
+        """Yield where the chunks of some height that hold a range of rows are in the grid of chunks."""
         across = [range(-(-size // unit)) for size, unit in zip(self.shape[1:], self._unit[1:], strict=True)]
-        return product(range(start // self._unit[0], -(-stop // self._unit[0])), *across)
+        return product(range(start // height, -(-stop // height)), *across)
 
     def _key(self, *index: int) -> str:
         name = self._array.metadata.encode_chunk_key(index)
@@ -194,15 +207,16 @@ class ZarrSource(Source):
 
     def _damage(self, start: int, stop: int, error: Exception) -> DamagedChunkError:
         """Find the first chunk in the range that cannot be read alone."""
-        height = self._unit[0]
-        for i, *rest in self._indices(start, stop):
+        (height,) = self._step
+        for i, *rest in self._indices(start, stop, height):
             rows = slice(i * height, min((i + 1) * height, self.shape[0]))
             across = [slice(j * unit, (j + 1) * unit) for j, unit in zip(rest, self._unit[1:], strict=True)]
             try:
                 self._array[(rows, *across)]
             except Exception as cause:  # the same kind as above
+                key = self._key(rows.start // self._unit[0], *rest)
                 return DamagedChunkError(
-                    f"{self.address}: chunk {self._key(i, *rest)} (rows {rows.start:,} to {rows.stop - 1:,}) "
+                    f"{self.address}: chunk {key} (rows {rows.start:,} to {rows.stop - 1:,}) "
                     f"cannot be read: {type(cause).__name__}: {cause}. Write it again from its origin."
                 )
         return DamagedChunkError(

@@ -53,7 +53,7 @@ def base_of(
         return BandRows(*moments.prepared(center, scale, rest=rest), moments.index)
     if isinstance(moments, Sketch):
         return Factor(moments.factor(center, scale, rest))
-    return Gram(moments.gram(center, scale, rest=rest))
+    return Gram(moments.gram(center, scale, rest=rest), overwrite=True)
 
 
 def is_wide(source: Any) -> TypeGuard[Wide]:

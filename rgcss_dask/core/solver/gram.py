@@ -86,12 +86,14 @@ class Gram:
 
     candidates: Index | None = None
 
-    def __init__(self, G: Array) -> None:
+    def __init__(self, G: Array, *, overwrite: bool = False) -> None:
+        """Take a Gram as it is; ``overwrite`` it where it has to be divided."""
         self.n = len(G)
         diagonal = np.diagonal(G)
         largest = float(diagonal.max(initial=0.0))
         self.unit = safe_unit(largest)
-        self.matrix = fixed(np.ascontiguousarray(G if self.unit == 1.0 else G / self.unit))
+        divided = G if self.unit == 1.0 else np.divide(G, self.unit, out=G if overwrite else None)
+        self.matrix = fixed(np.ascontiguousarray(divided))
         self.diagonal = np.diagonal(self.matrix).copy()
         self._parts = _triangle_parts(self.n)
         checked_range(self.diagonal, np.sqrt(self.unit))
