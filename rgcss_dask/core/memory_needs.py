@@ -44,7 +44,7 @@ def stability_need(n: int, k: int, groups: int, memory: int | None) -> Need:
 
 
 def refine_need(n: int, k: int, effort: int = 0, *, exact: bool = False) -> Need:
-    """Count two Grams, the tables of all swaps for each search side by side, and of an exact one four matrices a level."""
+    """Count two Grams and the tables of all swaps, for each search side by side; if exact, four matrices a level."""
     cpus, picks = available_cpus(), min(k, n)
     levels = 4 * picks * n * cpus if exact else 0
     return Need("", 0, 8 * n * (2 * n + 24 * picks * min(max(effort, 1), cpus) + levels + _paths(n, k, 1)))
