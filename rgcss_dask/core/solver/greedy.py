@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -34,9 +36,9 @@ EPS = float(np.finfo(np.float64).eps)
 _ROUNDING = 16 * EPS
 # A refresh is due when the loss has fallen to this share of the loss at the last one.
 _REFRESH_SHARE = 1e-3
-# Entries of a G that no cache holds, so that paths gain by reading it together; of a smaller one a few do.
+# Entries of a G that no cache holds, so that paths gain by reading it together; of a smaller one so many do at most.
 _LARGE = 2**21
-_TOGETHER = 4
+_TOGETHER = 7
 
 
 Source = Moments | ArrayLike | Base
@@ -66,10 +68,12 @@ def solve(
     spectrum = base.spectrum(counts, rules.k) if bound or problem.stop.bound is not None else None
     # What costs differently is picked for what it gains, and for what it gains for its cost.
     ways = [rules] if problem.aims.costs is None else [rules, rules.by_cost()]
-    answers = _in_groups if problem.aims.column_groups else _one_by_one
-    with Pool() as pool, single_threaded_blas():
-        # With a single thread of BLAS: more would go on waiting busily, and slow down whatever comes next.
-        found = answers(base, [(way, lam) for way in ways for lam in problem.lams], spectrum, known, pool, watch)
+    asked = [(way, lam) for way in ways for lam in problem.lams]
+    with single_threaded_blas():  # more threads would go on waiting busily, and slow down whatever comes next
+        if problem.aims.column_groups:
+            found = _in_groups(base, asked, spectrum, known, watch)
+        else:
+            found = _one_by_one(base, asked, spectrum, known, watch)
     per_way = len(problem.lams)
     done = [min(found[i::per_way], key=lambda picked: picked.last_loss) for i in range(per_way)]
     if isinstance(source, Sketch) and watch is None:
@@ -93,15 +97,15 @@ def _one_by_one(
     asked: list[tuple[Rules, float]],
     spectrum: Spectrum | None,
     known: dict[str, Any],
-    pool: Pool,
     watch: Watch | None,
 ) -> list[Selection]:
     """Pick column after column, for each lambda and each way to judge gains."""
-    terms = base.first_terms(asked[0][0].objective.counts(base.n), pool)
-    paths = [_Path(base, rules, lam, terms.copy(), spectrum, watch) for rules, lam in asked]
-    groups = _groups(base, paths)
-    # One group has all threads for its products with G; several are side by side, each with one.
-    pool.map(_walk, ((base, group, pool if len(groups) == 1 else Pool(1)) for group in groups))
+    with Pool() as pool:
+        terms = base.first_terms(asked[0][0].objective.counts(base.n), pool)
+        paths = [_Path(base, rules, lam, terms.copy(), spectrum, watch) for rules, lam in asked]
+        groups = _groups(base, paths)
+        # One group has all threads for its products with G; several are side by side, each with one.
+        pool.map(_walk, ((base, group, pool if len(groups) == 1 else Pool(1)) for group in groups))
     return [path.result(**known) for path in paths]
 
 
@@ -110,7 +114,6 @@ def _in_groups(
     asked: list[tuple[Rules, float]],
     spectrum: Spectrum | None,
     known: dict[str, Any],
-    pool: Pool,
     watch: Watch | None,
 ) -> list[Selection]:
     """Pick groups of columns, for each lambda and each way to judge gains; nothing is told of gains."""
@@ -148,8 +151,9 @@ def _in_groups(
 
 def _groups(base: Base, paths: list[_Path]) -> list[list[_Path]]:
     """Divide the paths into those that walk together: all of them where reading G takes longest, else a few."""
-    together = max(1, len(paths)) if base.matrix.size >= _LARGE else _TOGETHER
-    return [paths[i : i + together] for i in range(0, len(paths), together)]
+    groups = 1 if base.matrix.size >= _LARGE else math.ceil(len(paths) / _TOGETHER)
+    edges = [len(paths) * i // groups for i in range(groups + 1)]
+    return [paths[a:b] for a, b in pairwise(edges)]
 
 
 def _walk(base: Base, paths: list[_Path], pool: Pool) -> None:
