@@ -14,6 +14,7 @@ from rgcss_dask.cluster.placement import ask, check_where, recorded_warnings
 from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.core import memory_needs, refinement, tuning
 from rgcss_dask.core import stability as bootstrap
+from rgcss_dask.core.exact import check_searchable
 from rgcss_dask.core.folds import outside_folds
 from rgcss_dask.core.grid import GRID
 from rgcss_dask.core.held_out import held_out_losses
@@ -138,6 +139,8 @@ def improved(
     Of rows that are fewer than columns the Gram is formed only for what reads all of it.
     """
     if isinstance(source, Rows) and (options.get("exact") or selection.aims.column_groups):
+        if options.get("exact"):
+            check_searchable(source.n)  # before n x n is formed
         source = source.moments()
 
     def need(n: int) -> Need:

@@ -150,8 +150,7 @@ def select(
     bound : bool, default=False
         Also compute the tight lower bound after each pick, from the leading eigenvalues.
     refine : bool, default=False
-        Swap picked columns for others while that lowers the loss, see `refine`. Included columns stay. Needs a Gram,
-        which is formed where there are fewer rows than columns.
+        Swap picked columns for others while that lowers the loss, see `refine`. Included columns stay.
     effort : int, default=0
         How many more searches to make for swaps from other picks, see `refine`: 12 to 20 are a good number.
     exact : bool, default=False

@@ -14,7 +14,9 @@ from rgcss_dask.cluster.execution import capacity
 from rgcss_dask.cluster.placement import ask
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core import memory_needs
+from rgcss_dask.core.accumulate import checked_rows, is_whole
 from rgcss_dask.core.candidates import RUNNERS_UP, check_same_data, noted
+from rgcss_dask.core.estimates import check_height
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.plan import READ_BYTES, Options, reads_between, size
 from rgcss_dask.core.preparation import Center, Scale
@@ -174,11 +176,14 @@ def band_of_candidates(
     source, rows = along(source, rows)
     stored = {name: reading[name] for name in ("missing", "storage_options") if reading.get(name) is not None}
     opened = source if isinstance(source, Source) else open_source(source, **stored)
-    height = max(ROWS_PER_PICK * k, LEAST_ROWS) if sketch is None else sketch
     tell, began = say or (lambda words: None), time.monotonic()
     n = opened.shape[1]
     problem = problem.by_index(n, opened.names)
-    room = _Room(opened, Options(folds or 0, groups or 0), reading.get("memory"))
+    problem.prepared(n).rules(k, n)  # which refuse what cannot be picked
+    height = _height(k, sketch, runners_up)
+    filled = reading.get("nan") == "mean"  # by the second reading, which knows the means
+    nan = "raise" if filled else reading.get("nan", "raise")
+    room = _Room(opened, Options(folds or 0, groups or 0, nan=nan), reading.get("memory"))
     room.check(min(k, n))
     tell(_plan_in_words(opened, height, min(n, runners_up * k)))
     first = scan(opened, sketch=height, folds=folds, rows=rows, **reading)
@@ -195,13 +200,20 @@ def band_of_candidates(
         f"after {time.monotonic() - began:.3g} seconds: {len(found):,} candidates. Reading again, for the products of "
         f"these with all columns ({size(8 * len(found) * n)})."
     )
-    filled = reading.get("nan") == "mean"  # the means are known now
     again = FilledSource(opened, first.mean, np.float64) if filled else opened
-    reading["nan"] = "raise" if filled else reading.get("nan", "raise")
-    reading |= {"folds": folds, "groups": groups, "rows": rows, "archive": archive, "overwrite": overwrite}
+    reading |= {"nan": nan, "folds": folds, "groups": groups, "rows": rows, "archive": archive, "overwrite": overwrite}
     band = scan(again, candidates=np.asarray(found), **reading)
     check_same_data(first, band, opened.address)
     return band
+
+
+def _height(k: int, sketch: int | None, runners_up: int) -> int:
+    """Return how many rows the sketch has, and refuse what cannot find candidates."""
+    if not is_whole(runners_up) or runners_up < 1:
+        raise ValueError(f"runners_up must be a whole number, 1 or more; got {runners_up!r}.")
+    height = checked_rows(max(ROWS_PER_PICK * k, LEAST_ROWS) if sketch is None else sketch)
+    check_height(height, k)
+    return height
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
     else:
         picked = _select(source, question)
     warn_of_shortfall(picked, question.explained, question.most)
-    if isinstance(source, Moments) and (question.searches or swaps_asked(question.refine, picked.n, picked.k)):
+    if question.searches or (isinstance(source, Moments) and swaps_asked(question.refine, picked.n, picked.k)):
         picked = _improved(picked, source, question, say)
     trust = None
     if isinstance(source, Moments) and source.groups and picked.k:
@@ -222,13 +222,13 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
     return origin.result(picked, trust=trust, paper_bound=question.paper_bound)
 
 
-def _improved(picked: Selection, moments: Moments, question: Question, say: Say) -> Selection:
+def _improved(picked: Selection, source: Moments | Rows, question: Question, say: Say) -> Selection:
     """Exchange picked columns for better ones, and say what that brought."""
 
     def told(made: int, most: int, loss: float) -> None:
         say(f"{made} of {most} more searches made; the lowest loss is {loss:.6g}.")
 
-    better = improved(picked, moments, effort=question.effort or 0, exact=question.exact, told=told)
+    better = improved(picked, source, effort=question.effort or 0, exact=question.exact, told=told)
     if better.swaps or question.searches:
         say(better.sentence)
     return better.selection
@@ -236,7 +236,7 @@ def _improved(picked: Selection, moments: Moments, question: Question, say: Say)
 
 def _fitting(rows: Rows, question: Question, say: Say) -> Moments | Rows:
     """Return moments in the place of rows if what is asked needs them."""
-    if not question.searches and question.aims.suit_rows:
+    if not question.exact and question.aims.suit_rows:
         return rows
     say(f"What is asked needs the Gram of all {rows.n:,} columns: forming it from the rows.")
     noise, folds = isinstance(question.aims.noise, str), len(rows.folds) or None

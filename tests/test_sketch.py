@@ -310,8 +310,20 @@ def test_passes_that_cannot_be_are_refused():
         rg.scan(A, sketch=20, candidates=[1])
     with pytest.raises(ValueError, match=r"select_wide\(source, k, nan='mean'\)"):
         rg.scan(A, candidates=[1, 2], nan="mean")
-    with pytest.raises(MemoryError, match="products of 120 candidates"):  # before anything is read
-        rg.select_wide(Unread(A.shape), 120, sketch=1, memory="0.1 MB")
+    for error, words, options in (  # all of them before anything is read
+        (MemoryError, "products of 120 candidates", {"k": 120, "memory": "0.1 MB"}),
+        (ValueError, r"k must be a whole number .*; got 2\.5", {"k": 2.5}),
+        (ValueError, "k must be a whole number .*; got 'a'", {"k": "a"}),
+        (ValueError, "k must be a whole number from 1 to 149, .*; got 150", {"k": 150, "exclude": [3]}),
+        (ValueError, "at least the 3 included columns", {"k": 2, "include": [1, 2, 3]}),
+        (ValueError, "runners_up must be .*; got 0", {"k": 2, "runners_up": 0}),
+        (ValueError, "as many rows as columns are picked", {"k": 5, "sketch": 4}),
+        (ValueError, "a sketch must have a whole number of rows", {"k": 5, "sketch": 10.5}),
+        (ValueError, "folds must be between 2", {"k": 5, "lam": "cv", "folds": 1}),
+        (ValueError, "nan must be one of", {"k": 5, "nan": "x"}),
+    ):
+        with pytest.raises(error, match=words):
+            rg.select_wide(Unread(A.shape), **options)
     with pytest.raises(MemoryError, match="a sketch in 20 rows"):
         rg.scan(A, sketch=20, memory=1000)
     with pytest.raises(MemoryError, match="products of 3 candidates"):

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import scipy.sparse
+import zarr
 from sklearn.model_selection import KFold
 
 import rgcss_dask as rg
@@ -139,6 +140,35 @@ def test_moments_formed_after_all_have_the_folds():
     assert len(made.folds) == FOLDS
     for mine, theirs in zip(made.folds, want.folds, strict=True):
         np.testing.assert_allclose(mine.gram(), theirs.gram(), rtol=1e-12, atol=1e-12)
+
+
+def test_every_door_swaps_from_the_rows(no_gram, tmp_path):
+    X = data(5)
+    G = (X - X.mean(axis=0)).T @ (X - X.mean(axis=0))
+    want = rg.refine(rg.select(G, 7), G)
+    assert want.swaps > 0
+    picked = rg.select(X, 7, center=True, refine=True)
+    again = rg.refine(rg.select(X, 7, center=True))
+    fitted = rg.RGCSS(7, center=True, refine=True).fit(X)
+    zarr.create_array(tmp_path / "a.zarr", data=X, chunks=(20, X.shape[1]))
+    source, provenance = open_moments(str(tmp_path / "a.zarr"), say=lambda words: None)
+    told = answer(source, Question(k=7, center=True, lam=1.0, refine=True), provenance, say=lambda words: None)
+    for columns, loss in (
+        (picked.columns, picked.last_loss),
+        (again.columns, again.after),
+        (fitted.selected_, fitted.loss_path_[-1]),
+        (told.selection.columns, told.selection.last_loss),
+    ):
+        assert list(columns) == list(want.columns)
+        assert loss == pytest.approx(want.after, rel=1e-9)
+    others, mean = np.setdiff1d(np.arange(N), fitted.selected_), X.mean(axis=0)
+    wanted = (X - mean)[:, fitted.selected_] @ fitted.coef_ + mean
+    rebuilt = fitted.inverse_transform(fitted.transform(X))
+    np.testing.assert_allclose(rebuilt[:, others], wanted[:, others], atol=1e-8)
+    wider = rg.refine(rg.select(X, 7, center=True), effort=3)
+    assert wider.after <= want.after * (1 + 1e-9)
+    with pytest.raises(ValueError, match="at most 500 columns"):
+        rg.refine(rg.select(np.tile(X, 9), 3), exact=True)
 
 
 SCRIPT = """

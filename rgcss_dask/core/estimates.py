@@ -28,16 +28,21 @@ def check_sketch(sketch: Sketch, k: Any, *, bounded: bool, quiet: bool) -> None:
         raise ValueError(f"a lower bound needs exact products, and a sketch estimates them. {FINISH}")
     if not is_whole(k):
         return  # it is refused by the rules
-    if sketch.height < k:
-        raise ValueError(
-            f"a sketch must have as many rows as columns are picked, and better {ROWS_PER_PICK} times as many; got "
-            f"{sketch.height} rows for k={k}. Scan again with sketch={ROWS_PER_PICK * k}."
-        )
+    check_height(sketch.height, k)
     if sketch.height < FEW_PER_PICK * k and not quiet:
         warnings.warn(
             f"{sketch.height} rows of a sketch are few for {k} columns: picks and losses are rough. Scan again with "
             f"sketch={ROWS_PER_PICK * k}.",
             stacklevel=4,
+        )
+
+
+def check_height(rows: int, k: int) -> None:
+    """Refuse a sketch of fewer rows than columns are to be picked."""
+    if rows < k:
+        raise ValueError(
+            f"a sketch must have as many rows as columns are picked, and better {ROWS_PER_PICK} times as many; got "
+            f"{rows} rows for k={k}. Scan again with sketch={ROWS_PER_PICK * k}."
         )
 
 

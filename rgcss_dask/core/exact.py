@@ -186,14 +186,19 @@ def search_all(
     last two picks are the best of all pairs. The bound that is returned is the least of those that were left when the
     time was up, else the lowest loss.
     """
-    if base.n > MOST:
-        raise ValueError(f"an exact search takes at most {MOST} columns; got {base.n}. Use effort=20 instead.")
+    check_searchable(base.n)
     search = _Search(base, len(columns), lams, objective, loss / base.unit, time.monotonic() + seconds)
     free = np.setdiff1d(np.flatnonzero(candidates), include)
     if len(include) < len(columns):
         search.run(include, free, pool, told)
     best = search.columns.astype(np.intp) if search.found else columns
     return best, min(search.lower, search.best) * base.unit, search.nodes
+
+
+def check_searchable(n: int) -> None:
+    """Refuse to search all subsets of so many columns."""
+    if n > MOST:
+        raise ValueError(f"an exact search takes at most {MOST} columns; got {n}. Use effort=20 instead.")
 
 
 def certificate(lower: float, loss: float, start: float, nodes: int, seconds: float) -> Certificate:
