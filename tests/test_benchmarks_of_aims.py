@@ -1,4 +1,4 @@
-"""The benchmarks of noise, weights, distances and targets: their own formulas, and a quick run of each."""
+"""The benchmarks of noise, weights, distances, targets and panels: their own formulas, and a quick run of each."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 import oracle
 import pytest
 
-from examples.benchmarks import bands, sensors, supervised
+from examples.benchmarks import bands, panels, panels_page, sensors, supervised
 
 
 def rows_of(m=60, n=12, seed=0):
@@ -118,3 +118,62 @@ def test_supervised_runs(tmp_path):
     assert page.count("10 of 10") == 2
     assert page.count("30 of 30") == 1
     assert "| yes |" in page
+
+
+def figures(knn, recall, splits=4):
+    """Return figures that vary a little from split to split, in the same way for all."""
+    wave = 0.01 * np.sin(np.arange(splits))
+    return [dict.fromkeys(panels.METRICS, 0.5) | {"knn": knn + w, "recall": recall + w} for w in wave]
+
+
+def test_the_rule_is_the_best_recall_among_those_that_keep_neighbours():
+    early = {panels.name_of(rule): figures(0.6 - rule[0], rule[0] + rule[1]) for rule in panels.RULES}
+    early |= {panels.PCA: figures(0.35, 0.9), panels.DE: figures(0.1, 0.9), panels.HVG: figures(0.0, 0.1)}
+    assert panels.settle(early) == (0.2, 0.05)  # more share: neighbours are lost to PCA
+    early[panels.PCA] = figures(0.9, 0.9)
+    assert panels.settle(early)[0] == 0.1
+
+
+def test_panels_say_where_ours_are_behind():
+    rule = (0.2, 0.05)
+    late = {panels.NO_TYPES: figures(0.5, 0.8), panels.name_of(rule): figures(0.4, 0.9)}
+    late |= {panels.PCA: figures(0.45, 0.95), panels.DEFAULTS: figures(0.1, 0.99, splits=1)}
+    seconds = dict(zip(late, (0.1, 0.2, 0.1, 400.0), strict=True))
+    said = list(panels_page.statements(panels.Found(rule, {}, late, 6, seconds)))
+    assert "kNN overlap: gene_panel, no cell types is ahead of all 2 peers." in said
+    assert f"kNN overlap: gene_panel, share 0.2 is behind {panels.PCA} (-0.050)." in said
+    ending = f"that of {panels.PCA}; that of gene_panel, share 0.2 is not within a standard error of it."
+    assert any(sentence.endswith(ending) for sentence in said)
+    assert said[-1].endswith(f"{panels.PCA} 0.50; {panels.DEFAULTS} 2,000.")
+
+
+def test_what_was_picked_and_judged_is_kept(tmp_path):
+    split = panels.Split("0.0", None, None)
+    kept = panels.Kept(tmp_path / "kept.json")
+    assert kept.genes("ours", split, lambda cells: ["a", "b"]) == ["a", "b"]
+    assert kept.judged("ours", split, lambda: {"knn": 0.5}) == {"knn": 0.5}
+    again = panels.Kept(tmp_path / "kept.json")
+    assert again.genes("ours", split, lambda cells: pytest.fail("picked again")) == ["a", "b"]
+    assert again.judged("ours", split, lambda: pytest.fail("judged again")) == {"knn": 0.5}
+    assert again.seconds("ours") >= 0
+
+
+def test_halves_have_every_type_and_no_cell_twice():
+    anndata = pytest.importorskip("anndata")
+    obs = {panels.TYPES: np.repeat(["a", "b"], [7, 5])}
+    adata = anndata.AnnData(np.eye(12, 3), obs=obs)
+    first, second = (panels.Split.of(adata, 3, half) for half in (0, 1))
+    assert first.learnt.obs_names.equals(second.held_out.obs_names)
+    assert not set(first.learnt.obs_names) & set(first.held_out.obs_names)
+    assert list(first.learnt.obs[panels.TYPES].value_counts()) == [3, 2]
+
+
+@pytest.mark.integration
+def test_panels_run(data_dir, tmp_path, monkeypatch):
+    pytest.importorskip("spapros", reason="needs spapros, in the extra `bench`")
+    monkeypatch.setattr(panels, "SETTLING", 1)
+    monkeypatch.setattr(panels, "RULES", panels.RULES[:2])
+    page = tmp_path / "page.md"
+    panels.main(["--data", str(data_dir), "--repeats", "2", "--few", "0", "--defaults", "0", "--output", str(page)])
+    assert "kNN overlap: gene_panel, no cell types is " in page.read_text()
+    assert page.with_suffix(".png").stat().st_size > 10_000

@@ -78,7 +78,7 @@ def greedy_with_swaps(adata, share, k=K):
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 1.0])
 def test_picks_are_those_of_brute_force(cells, share):
-    panel = rg.gene_panel(cells, K, cell_types="kind", share=share)
+    panel = rg.gene_panel(cells, K, cell_types="kind", share=share, lam=1.0)
     picks = [int(j) for j in panel.columns]
     expected = greedy_with_swaps(cells, share)
     assert loss(cells, picks, share)[0] <= loss(cells, expected, share)[0] * (1 + 1e-9)
@@ -93,11 +93,16 @@ def test_picks_are_those_of_brute_force(cells, share):
 
 
 def test_without_types_picks_are_those_of_the_oracle(cells):
-    panel = rg.gene_panel(cells, 1)
+    panel = rg.gene_panel(cells, 1, lam=1.0)
     A = cells.X.toarray()[:, cells.var["highly_variable"]].astype(float)
     assert list(panel.selection.columns) == oracle.select(A - A.mean(axis=0), 1, 1.0)
     assert not panel.types
     assert list(rg.gene_panel(cells, K).columns) == list(rg.gene_panel(cells, K, "kind", share=0).columns)
+
+
+def test_lambda_is_for_each_cell_by_default(cells):
+    assert rg.gene_panel(cells, K).selection.lam == pytest.approx(0.05 * CELLS)
+    assert cells.uns["gene_panel"]["params"]["lam"] == pytest.approx(0.05 * CELLS)
 
 
 def test_picks_are_written_as_scanpy_does(cells, tmp_path):
@@ -108,7 +113,7 @@ def test_picks_are_written_as_scanpy_does(cells, tmp_path):
     assert list(ranked) == [1, 2, 3, 4]
     quietly(cells.write_h5ad, tmp_path / "noted.h5ad")
     noted = anndata.read_h5ad(tmp_path / "noted.h5ad").uns["few"]
-    assert noted["params"]["share"] == 0.5
+    assert noted["params"]["share"] == 0.3
     assert tuple(noted["genes"]) == panel.names
     np.testing.assert_allclose(noted["cell_types_explained"], panel.types_explained)
     other = made()
