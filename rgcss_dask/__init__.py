@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # who uses the package decides what is shown
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application decides what is shown
 
-# Public name -> the module that defines it. Importing waits for the first use (PEP 562): Dask and
+# Public name -> the module that defines it. Modules are imported at the first use (PEP 562): Dask and
 # scikit-learn take a second or more, and `rgcss --help` needs neither.
 _HOME = {
     "Aims": "core.aims",
@@ -61,7 +61,7 @@ _HOME = {
 
 __all__ = sorted(_HOME)
 
-if TYPE_CHECKING:  # what mypy, pyright and editors see; a name must stand here and in _HOME
+if TYPE_CHECKING:  # for mypy, pyright and editors; every name must be here and in _HOME
     from rgcss_dask.archive.archive import load as load
     from rgcss_dask.archive.archive import save as save
     from rgcss_dask.archive.merging import merge as merge

@@ -1,4 +1,4 @@
-"""Where ``rgcss`` and ``python -m rgcss_dask`` begin: Ctrl-C is heeded while the rest is being loaded, too."""
+"""The entry point of ``rgcss`` and ``python -m rgcss_dask``: it handles Ctrl-C during imports too."""
 
 import sys
 
@@ -8,7 +8,7 @@ def main() -> None:
     try:
         from rgcss_dask.cli import main as run
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted before anything was begun.\n")
+        sys.stderr.write("interrupted before the command started.\n")
         sys.exit(130)
     run()
 

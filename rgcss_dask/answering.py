@@ -1,4 +1,4 @@
-"""What is asked of moments or rows is answered where they are: in this process, or on the cluster that holds them."""
+"""Dispatch of computations on moments or rows: in this process, or on the cluster that holds the moments."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WORTH_A_LOOK = 2**27  # bytes of an n x n matrix from which on memory is looked 
 def answered(
     source: Source, k: int, problem: Problem, *, bound: bool = False, where: str | None = None
 ) -> list[Selection]:
-    """Answer a problem where the source is, with a selection for each of its lambdas."""
+    """Solve a problem where the source is; return a selection for each of its lambdas."""
 
     def need(n: int) -> Need:
         bounded = bound or problem.stop.bound is not None
@@ -60,7 +60,7 @@ def answered(
 def answered_by(
     source: Source | Rows, k: int, problem: Problem, *, bound: bool = False, where: str | None = None
 ) -> list[Selection]:
-    """Answer a problem with a selection for each of its lambdas, from rows or anything else."""
+    """Solve a problem on rows or any other source; return a selection for each of its lambdas."""
     if not isinstance(source, Rows):
         return answered(source, k, problem, bound=bound, where=where)
     check_where(where, source)
@@ -70,7 +70,7 @@ def answered_by(
 def answered_from_rows(
     rows: Rows, k: int, problem: Problem, *, bound: bool = False
 ) -> tuple[list[Selection], list[Array]]:
-    """Answer a problem from fewer rows than columns: for each of its lambdas a selection and its weights, (k, n)."""
+    """Solve a problem on fewer rows than columns; return selections and weights, (k, n), for each of its lambdas."""
     warn_of_sizes(rows, problem)
     pairs = [select_from_rows(rows, k, problem.at(lam), bound=bound) for lam in problem.lams]
     return [picked for picked, _ in pairs], [weights for _, weights in pairs]
@@ -79,7 +79,7 @@ def answered_from_rows(
 def validated(
     moments: Moments | Rows, k: int, problem: Problem, *, where: str | None = None, **options: Any
 ) -> CrossValidation:
-    """Answer a problem by cross-validation, where the moments are."""
+    """Cross-validate a problem where the moments are."""
 
     def need(n: int) -> Need:
         given = [grid for grid in (options.get("lams"), options.get("lam_per_row")) if grid is not None]
@@ -97,13 +97,14 @@ def validated(
 def validated_for_share(
     moments: Moments | Rows, most: int, problem: Problem, *, lams: Lambdas | None = None, where: str | None = None
 ) -> CrossValidation:
-    """Choose lambda for as many columns as the share of the problem takes, at most ``most``.
+    """Choose lambda for the number of columns that reaches the share of the problem, at most ``most``.
 
-    For all columns, or many more than are picked in the end, every lambda is as good. So each lambda first says how
-    many columns it needs on all rows; for the fewest of these the one with the smallest held-out loss is taken.
+    With all columns, or many more than needed, the held-out losses of all lambdas are alike. So each lambda first finds
+    the number of columns that it needs on all rows; the lambda with the smallest held-out loss at the smallest of these
+    numbers is chosen.
     """
     tuned = validated(moments, most, problem.without_stop(), lams=lams, fixed_k=True, where=where)
-    with recorded_warnings():  # said of the moments before, or of lambdas that are not taken
+    with recorded_warnings():  # repeated warnings, or about lambdas that are not chosen
         paths = answered_by(moments, most, problem.at(tuned.lams), where=where)
     fewest = min(len(path) for path in paths)
     lam = tuned.best_lam(fewest)
@@ -112,7 +113,7 @@ def validated_for_share(
 
 
 def resampled(moments: Moments, k: int, problem: Problem, *, where: str | None = None, **options: Any) -> Stability:
-    """Answer a problem on resamples of the row groups, where the moments are."""
+    """Solve a problem on resamples of the row groups, where the moments are."""
 
     def need(n: int) -> Need:
         columns = problem.aims.columns_with_signals(n)
@@ -134,9 +135,9 @@ def improved(
     told: Told | None = None,
     **options: Any,
 ) -> Refinement:
-    """Exchange picked columns for better ones that the problem allows, where the source is.
+    """Swap picked columns for better ones that the problem allows, where the source is.
 
-    Of rows that are fewer than columns the Gram is formed only for what reads all of it.
+    With fewer rows than columns, the Gram is computed only for searches that read all of it.
     """
     if isinstance(source, Rows) and (options.get("exact") or selection.aims.column_groups):
         if options.get("exact"):
@@ -157,14 +158,14 @@ def improved(
 
 
 def weights(selection: Selection, source: Moments | ArrayLike, *, where: str | None = None) -> Array:
-    """Return the weights of a selection, (k, n), worked out where the moments are; see `Selection.weights`."""
+    """Return the weights of a selection, (k, n), computed where the moments are; see `Selection.weights`."""
     if not _is_remote(source, where):
         return selection.weights(source)
     return ask(_weights, source, selection, need=memory_needs.select_need(source.n, selection.k), where=where)
 
 
 def tight_bound(selection: Selection, source: Moments | ArrayLike, *, where: str | None = None) -> Array:
-    """Return the tight lower bound after each pick, (k,), worked out where the moments are; see `Gram.spectrum`."""
+    """Return the tight lower bound after each pick, (k,), computed where the moments are; see `Gram.spectrum`."""
     if not _is_remote(source, where):
         return _tight_bound(source, selection)
     need = memory_needs.select_need(source.n, selection.k, bound=True)
@@ -172,7 +173,7 @@ def tight_bound(selection: Selection, source: Moments | ArrayLike, *, where: str
 
 
 def loss_and_start(source: Moments, model: Rebuild, *, where: str | None = None) -> tuple[float, float]:
-    """Return the loss of weights learnt before on these rows, and the squared norm of the rows prepared alike."""
+    """Return the loss of given weights on these rows, and the squared norm of the prepared rows."""
     if not _is_remote(source, where):
         return _loss_and_start(source, model)
     need = memory_needs.select_need(source.n, len(model.columns))
@@ -180,7 +181,7 @@ def loss_and_start(source: Moments, model: Rebuild, *, where: str | None = None)
 
 
 def held_out(moments: Moments | Rows, k: int, problem: Problem, *, where: str | None = None, **options: Any) -> Array:
-    """Return the squared error of each column in each fold, (folds, n), worked out where the moments are."""
+    """Return the squared error of each column in each fold, (folds, n), computed where the moments are."""
     if not _is_remote(moments, where):
         return held_out_losses(moments, k, problem, **options)
     need = memory_needs.tune_need(moments.n, k, 1, len(moments.folds))
@@ -188,7 +189,7 @@ def held_out(moments: Moments | Rows, k: int, problem: Problem, *, where: str | 
 
 
 def rank_outside_folds(moments: Moments | Rows, k: int, problem: Problem, *, where: str | None = None) -> int:
-    """Return how many columns, at most k, the rows outside any fold span."""
+    """Return the smallest rank, at most k, of the rows outside each fold."""
     if not _is_remote(moments, where):
         return _rank_outside_folds(moments, k, problem)
     need = memory_needs.tune_need(moments.n, k, 1, len(moments.folds))
@@ -197,7 +198,7 @@ def rank_outside_folds(moments: Moments | Rows, k: int, problem: Problem, *, whe
 
 
 def _is_remote(source: Any, where: str | None) -> TypeGuard[RemoteMoments]:
-    """Tell a handle from what is in this process, and refuse a place that there is not."""
+    """Tell whether a source is a handle; refuse an unsuitable place."""
     check_where(where, source)
     return isinstance(source, RemoteMoments)
 
@@ -225,7 +226,7 @@ def _validate(moments: Moments | Rows, k: int, problem: Problem, **options: Any)
 
 
 def warn_of_sizes(source: Any, problem: Problem) -> None:
-    """Warn where columns of very different size are counted as they are; of a Gram alone it cannot be told."""
+    """Warn if columns on very different scales are neither centred nor scaled; not for a bare Gram."""
     remark = size_remark(source, problem) if isinstance(source, Moments | Rows) else None
     if remark is not None:
         warnings.warn(remark, stacklevel=4)
@@ -249,10 +250,10 @@ def _loss_and_start(moments: Moments, model: Rebuild) -> tuple[float, float]:
 
 
 def _rank_outside_folds(moments: Moments | Rows, k: int, problem: Problem) -> int:
-    with recorded_warnings():  # that the rank is reached is what is asked here
+    with recorded_warnings():  # about the rank, which is what is measured here
         return min(solved(rest, k, problem.at(0.0)).k for rest in outside_folds(moments))
 
 
 def _count(k: Any, n: int) -> int:
-    """Return how many columns to plan for. An invalid k counts as n here; the function that selects refuses it."""
+    """Return the number of columns to plan memory for; an invalid k counts as n, and is refused later."""
     return min(int(k), n) if isinstance(k, int | np.integer) and k > 0 else n

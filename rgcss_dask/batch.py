@@ -1,4 +1,4 @@
-"""Many archives, each with its options: one failing job does not stop the others, a rerun does what is missing."""
+"""Batches of jobs from a TOML file: a failed job does not stop the others, a rerun does only what is missing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SHOW = ("image_shape",)
 
 @dataclass(frozen=True)
 class BatchJob:
-    """One archive, what to do with it, and where the results go."""
+    """One matrix, the options of its job, and the places of the results."""
 
     data: str
     options: dict[str, Any]
@@ -53,17 +53,17 @@ class BatchJob:
 
     @property
     def places(self) -> dict[str, str]:
-        """Where it writes."""
+        """The places that the job writes to."""
         return {name: getattr(self, name) for name in OUT if getattr(self, name) is not None}
 
     @property
     def source(self) -> Source:
-        """The matrix, read as the options say."""
+        """The matrix, opened with the options of the job."""
         return open_source(self.data, missing=self.options.get("missing", "raise"))
 
     @property
     def fingerprint(self) -> str:
-        """Identify data and options, so that a change of either is done again."""
+        """Identify data and options, so that a job is repeated after either has changed."""
         source = self.source
         stamps = source.stamps(source.cuts[[0, -1]])
         content = json.dumps([self.data, list(source.shape), stamps, self.options], sort_keys=True)
@@ -79,13 +79,13 @@ def run_batch(
     overwrite: bool = False,
     say: Say = print,
 ) -> dict[str, Any]:
-    """Do the jobs of a TOML file and return, and write, a summary of them.
+    """Run the jobs of a TOML file; write and return a summary.
 
-    The file has a table ``[defaults]`` and tables ``[[jobs]]``; a job's own options come before the defaults.
-    ``data`` is an archive or a pattern; ``moments``, ``result`` and ``report`` say where to write, with {stem} for the
-    archive's name; the other options are those of `scan` and of `workflow.Question`. ``memory`` is for the jobs that
-    do not contain it: memory is a property of the machine, so another value is no reason to repeat a finished job.
-    Files in the way of a result or report are replaced if a batch or a command made them, others with ``overwrite``.
+    The file has a table ``[defaults]`` and tables ``[[jobs]]``; the options of a job override the defaults. ``data`` is
+    a matrix or a pattern; ``moments``, ``result`` and ``report`` are the places to write to, in which {stem} stands for
+    the name of the data; the other options are those of `scan` and of `workflow.Question`. ``memory`` is used for the
+    jobs that do not set it; it is a property of the machine, so another value does not repeat a finished job. Files in
+    the way of a result or report are replaced if a batch or a command wrote them, others only with ``overwrite``.
     """
     budget = None if memory is None else parse_memory(memory)
     path = Path(jobs)
@@ -100,7 +100,7 @@ def run_batch(
         done.append({"number": number + 1, **state})
         say(f"{number + 1}/{len(every)} {state['status']:8s} {state['data']}: {state['words']}")
     if notes:
-        say(notes[0] + (f" It is the same with {len(notes) - 1:,} more." if len(notes) > 1 else ""))
+        say(notes[0] + (f" The same holds for {len(notes) - 1:,} more." if len(notes) > 1 else ""))
     content = {"kind": KIND, "file": str(path), "only": only, "jobs": done}
     folder, name = _summary_place(place, overwrite=overwrite)
     folder.write(name, json.dumps(kept(content), indent=1).encode())
@@ -108,7 +108,7 @@ def run_batch(
 
 
 def read_jobs(path: Path) -> list[BatchJob]:
-    """Read the list of jobs, patterns resolved, in a fixed order."""
+    """Read the list of jobs in a fixed order, with patterns expanded."""
     try:
         content = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
@@ -123,7 +123,7 @@ def read_jobs(path: Path) -> list[BatchJob]:
 
 
 def _check_places(path: Path, jobs: list[BatchJob]) -> None:
-    """Refuse a list by which something would be written twice, or over data, or into it, or over the list."""
+    """Refuse a list whose jobs would write to one place twice, or over data, into data, or over the list."""
     read, written = Places([path, *(job.data for job in jobs)]), Places()
     for job in jobs:
         own = Places()
@@ -131,7 +131,7 @@ def _check_places(path: Path, jobs: list[BatchJob]) -> None:
             touched = read.touched(place)
             if touched:
                 raise ValueError(
-                    f'{where} = "{place}" of {path} {touched}, and that is data, which must not be written over. Give '
+                    f'{where} = "{place}" of {path} {touched}, which is data and must not be overwritten. Give '
                     f'it another name, such as {where} = "out/{{stem}}{ENDINGS[where]}".'
                 )
             touched = own.touched(place) or written.touched(place)
@@ -147,18 +147,18 @@ def _check_places(path: Path, jobs: list[BatchJob]) -> None:
 
 
 def _check_summary(place: str, path: Path, jobs: list[BatchJob], *, overwrite: bool) -> None:
-    """Refuse a summary that would be written over the list, its data or what a job writes."""
+    """Refuse a summary that would overwrite the list, its data or an output of a job."""
     touched = Places([path, *(other for job in jobs for other in (job.data, *job.places.values()))]).touched(place)
     if touched:
         raise ValueError(
-            f"the summary must have a place of its own; {place} {touched}, which is the list of jobs, its data or what "
-            "a job of it writes. Say where with summary=... or --summary."
+            f"the summary must have a place of its own; {place} {touched}, which is the list of jobs, its data or an "
+            "output of one of its jobs. Set another place with summary=... or --summary."
         )
     _summary_place(place, overwrite=overwrite)
 
 
 def _normal(address: str) -> str:
-    """Return one address for all that lead to the same place."""
+    """Return the same address for all spellings of one place."""
     address = address.removeprefix("file://")
     return address.rstrip("/") if is_url(address) else os.path.realpath(address)
 
@@ -168,12 +168,10 @@ def _check_names(path: Path, content: dict[str, Any], tables: list[dict[str, Any
     for table in [content.get("defaults", {}), *tables]:
         for name in table:
             if name not in known:
-                raise ValueError(
-                    f"{path} has an option {name!r} that is not known; there are {', '.join(sorted(known))}."
-                )
+                raise ValueError(f"{path} has an unknown option {name!r}; known are {', '.join(sorted(known))}.")
     for name in content:
         if name not in ("defaults", "jobs"):
-            raise ValueError(f"{path} has a table [{name}]; there are [defaults] and [[jobs]].")
+            raise ValueError(f"{path} has an unknown table [{name}]; known are [defaults] and [[jobs]].")
     if any("data" not in table for table in tables):
         raise ValueError(f'every table [[jobs]] of {path} must have data = "archive.zarr" or a pattern.')
 
@@ -184,7 +182,7 @@ def _jobs(table: dict[str, Any], folder: Path) -> list[BatchJob]:
     found = matches(where, Reading()) if "*" in pattern else [where]
     options = {name: value for name, value in table.items() if name not in OUT}
     jobs = [BatchJob(data, options, *_places(data, table, folder)) for data in found]
-    made = {_normal(job.moments): job for job in jobs}  # perhaps by an earlier run, so that the pattern finds them too
+    made = {_normal(job.moments): job for job in jobs}  # the pattern may match moments of an earlier run
     return [job for job in jobs if made.get(_normal(job.data), job) is job or foreign(folder_of(job.data))]
 
 
@@ -201,11 +199,11 @@ def _places(data: str, table: dict[str, Any], folder: Path) -> tuple[str, str, s
 
 
 def _check_template(template: str) -> None:
-    """Refuse everything but {stem}: another field has no value, and a format may ask for gigabytes of blanks."""
+    """Refuse all fields but {stem}: no other has a value, and a format could produce gigabytes of blanks."""
     try:
         fields = [part[1:] for part in string.Formatter().parse(template) if part[1] is not None]
     except ValueError as error:
-        raise ValueError(f"the place {template!r} is not one: {error}. Write {{{{ for a brace.") from None
+        raise ValueError(f"the place {template!r} is not valid: {error}. Write {{{{ for a brace.") from None
     if any(field != ("stem", "", None) for field in fields):
         raise ValueError(
             f"in the place of an output {{stem}} stands for the name of the data, and nothing else in "
@@ -214,7 +212,7 @@ def _check_template(template: str) -> None:
 
 
 def _run(job: BatchJob, memory: int | None, note: Say, say: Say, *, overwrite: bool) -> dict[str, Any]:
-    """Do one job; whatever goes wrong becomes its reason."""
+    """Run one job; an error becomes its status."""
     began = time.perf_counter()
     state = {"data": job.data, "result": job.result, "report": job.report}
     try:
@@ -222,7 +220,7 @@ def _run(job: BatchJob, memory: int | None, note: Say, say: Say, *, overwrite: b
         status, words = "kept", _done_before(job, fingerprint)
         if words is None:
             status, words = "done", _work(job, fingerprint, memory, note, say, overwrite=overwrite)
-    except NoWorkersError:  # no other job would fare better, and each would wait as long
+    except NoWorkersError:  # every other job would wait as long and fail too
         raise
     except Exception as error:
         status, words = "failed", one_line(error)
@@ -260,7 +258,7 @@ def _work(job: BatchJob, fingerprint: str, memory: int | None, note: Say, say: S
         name: job.options[name] for name in SCAN if name in job.options
     }
     source = open_matrix(job.data, missing=options.get("missing", "raise"), say=note)
-    own = _is_own(folder_of(job.moments))  # to replace, when data or options have changed since
+    own = _is_own(folder_of(job.moments))  # may be replaced if data or options have changed
     kept = {"archive": job.moments, "overwrite": own or overwrite, "progress": False}
     moments = scan_or_read_twice(source, () if aims.said else (question,), say=say, **kept, **options)
     provenance = provenance_of(job.moments)
@@ -269,12 +267,12 @@ def _work(job: BatchJob, fingerprint: str, memory: int | None, note: Say, say: S
         shape = job.options.get("image_shape")
         image = shape and (int(shape[0]), int(shape[1]))
         write_report(result, job.report, image_shape=image, rows=job.source, overwrite=overwrite)
-    save_result(result, job.result, overwrite=overwrite)  # last: a job with a result is done
+    save_result(result, job.result, overwrite=overwrite)  # last, because a job with a result counts as done
     return result.sentence
 
 
 def _is_own(folder: Folder) -> bool:
-    """Tell whether a batch made what is in a folder; one in which there is nothing yet is marked for it."""
+    """Tell whether a batch made the content of a folder; mark an empty folder as made by one."""
     if has_batch_mark(folder):
         return True
     refuse_foreign(folder)
@@ -289,7 +287,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _share(only: str | None, count: int) -> range:
-    """Return which jobs are in the I-th of N shares: every N-th one, so that shares take about as long."""
+    """Return the jobs of the I-th of N shares: every N-th job, so that the shares take about the same time."""
     if only is None:
         return range(count)
     first, _, parts = only.partition("/")
@@ -307,7 +305,7 @@ def _summary_place(path: str, *, overwrite: bool) -> tuple[Folder, str]:
 
 
 def table(content: dict[str, Any]) -> str:
-    """Write a summary as lines for people."""
+    """Format a summary as lines of text."""
     jobs = content["jobs"]
     counts = {status: sum(job["status"] == status for job in jobs) for status in ("done", "kept", "failed")}
     lines = [f"{job['status']:8s} {job['seconds']:8.1f} s  {job['data']}: {job['words']}" for job in jobs]

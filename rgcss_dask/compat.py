@@ -1,7 +1,7 @@
-"""What is used of Dask, Distributed and Zarr that they do not promise to keep.
+"""Names of Dask, Distributed and Zarr that are not part of their public interface.
 
-A new version of one of them may break a name here, and nothing else in the package: `tests/test_compat.py` says which
-name, and which version. No other module imports such names.
+A new version of one of them may break a name here, but nothing else in the package: `tests/test_compat.py` reports the
+name and the version. No other module imports such names.
 """
 
 from dask.utils import parse_bytes as parse_bytes

@@ -1,4 +1,4 @@
-"""The demo: a tall archive of handwritten digits, and every step from it to a report."""
+"""The demo: a tall matrix of handwritten digits, and every step from there to a report."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ FOLDS, GROUPS = 5, 20
 
 
 def run_demo(folder: Path, *, rows: int, k: int, say: Say = print) -> dict[str, Any]:
-    """Make the archive, scan it out of core, cross-validate lambda, select, reduce, report; resumable at every step."""
+    """Write the matrix, scan it, cross-validate lambda, select, reduce, report; every step can be resumed."""
     began = time.perf_counter()
-    imported("matplotlib", extra="report", by="the report at the end of the demo")  # before the minute of work
+    imported("matplotlib", extra="report", by="the report at the end of the demo")  # checked before the minute of work
     folder.mkdir(parents=True, exist_ok=True)
     data = _data(folder, rows, say)
-    say(f"Reading it once, out of core, in {FOLDS} folds and {GROUPS} groups of rows ...")
+    say(f"Reading it once, out of core, with {FOLDS} folds and {GROUPS} groups of rows ...")
     moments_path = folder / f"moments-{rows}.zarr"
     moments = scan(str(data), folds=FOLDS, groups=GROUPS, archive=moments_path)
-    say(f"Everything from here on needs only these {size(moments.product.nbytes)} of moments, not the rows.")
+    say(f"All further steps need only these {size(moments.product.nbytes)} of moments, not the rows.")
     question = Question(k=k, center=True)
     provenance = provenance_of(str(moments_path))
     result = answer(moments, question, provenance, say)
@@ -52,7 +52,7 @@ def run_demo(folder: Path, *, rows: int, k: int, say: Say = print) -> dict[str, 
 def _data(folder: Path, rows: int, say: Say) -> Path:
     data = folder / f"digits-{rows}.zarr"
     if data.exists():
-        say(f"{data} is there already.")
+        say(f"{data} exists already.")
         return data
     say(f"Writing {rows:,} handwritten digits of {SIDE} x {SIDE} pixels ({size(rows * SIDE * SIDE)}) to {data} ...")
     names = [f"pixel {i // SIDE},{i % SIDE}" for i in range(SIDE * SIDE)]
@@ -69,7 +69,7 @@ def _data(folder: Path, rows: int, say: Say) -> Path:
 
 
 def digits(rows: int, start: int = 0) -> Iterator[NDArray[np.uint8]]:
-    """Yield blocks of digits, shifted, scaled up and noisy; the same for the same row whatever ``start`` is."""
+    """Yield blocks of digits, shifted, scaled up and noisy; the content of a row does not depend on ``start``."""
     scaled = _scaled()
     for first in range(start - start % BLOCK, rows, BLOCK):
         block = _block(scaled, first, min(BLOCK, rows - first))
@@ -77,7 +77,7 @@ def digits(rows: int, start: int = 0) -> Iterator[NDArray[np.uint8]]:
 
 
 def _scaled() -> list[NDArray[np.float32]]:
-    """Return the digits that scikit-learn ships, in each size, with values from 0 to 1."""
+    """Return the digits of scikit-learn in each size, with values from 0 to 1."""
     from scipy.ndimage import zoom  # noqa: PLC0415 (half a second that only the demo needs)
     from sklearn.datasets import load_digits  # noqa: PLC0415
 
@@ -108,10 +108,10 @@ def _words(sentence: str, folder: Path, data: Path, moments: Path, reduced: Path
 
 Done in {seconds:.0f} seconds. Look at the report: {folder / "report.html"}
 
-  {data!s:40s} the archive
-  {moments!s:40s} its moments: all that selections need
+  {data!s:40s} the matrix
+  {moments!s:40s} its moments, from which columns are picked
   {folder / "result.json"!s:40s} the picks, weights and bounds
-  {reduced!s:40s} the archive, picked columns only
+  {reduced!s:40s} the picked columns of the matrix
 
 Next, on the same moments (no row is read again):
   rgcss tune {moments} -k 100 --center --one-se -o {folder / "tuned.json"}

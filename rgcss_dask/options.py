@@ -1,4 +1,4 @@
-"""Options of the command line: kinds of values, and the options that commands share."""
+"""Options of the command line: parameter types, and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Separator(Parsed):
     name = "CHARACTER"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        """Take the word tab, or a backslash and t, for a tab: a shell passes a real one with difficulty."""
+        """Read the word tab, or a backslash and t, as a tab: a real tab is hard to type in a shell."""
         text = "\t" if value in ("\\t", "tab") else str(value)
         if len(text) != 1:
-            self.fail(f"{value!r} is not one character, such as ';', nor 'tab'.", param, ctx)
+            self.fail(f"{value!r} is neither one character, such as ';', nor 'tab'.", param, ctx)
         return text
 
 
 class Scale(Parsed):
-    """A number, or std."""
+    """A number, or ``std``."""
 
     name = "std|NUMBER"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
-        """Take std as it is and the rest as a number."""
+        """Return ``std`` unchanged, anything else as a number."""
         try:
             return "std" if value == "std" else float(value)
         except ValueError:
@@ -41,18 +41,18 @@ class Scale(Parsed):
 
 
 class Lambda(Parsed):
-    """One number, several with commas, or cv."""
+    """One number, several numbers separated by commas, or ``cv``."""
 
     name = "NUMBER|LIST|cv"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str | tuple[float, ...]:
-        """Take cv as it is and the rest as numbers."""
+        """Return ``cv`` unchanged, anything else as numbers."""
         if not isinstance(value, str) or value == "cv":
             return value
         try:
             return tuple(float(part) for part in value.split(","))
         except ValueError:
-            self.fail(f"{value!r} is neither 'cv' nor numbers with commas between them.", param, ctx)
+            self.fail(f"{value!r} is neither 'cv' nor numbers separated by commas.", param, ctx)
 
 
 class ImageShape(Parsed):
@@ -85,17 +85,17 @@ nan_option = click.option(
     type=click.Choice(["raise", "drop", "mean"]),
     default="raise",
     show_default=True,
-    help="Where a value is missing: stop, leave the row out, or take the mean of the column.",
+    help="If a value is missing: stop with an error, leave out the row, or use the mean of the column.",
 )
 missing_option = click.option("--missing", type=click.Choice(["raise", "fill"]), default="raise", show_default=True)
-overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a file that was not made here.")
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a file that this package did not write.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
-memory_option = click.option("--memory", metavar="SIZE", help="Most memory to use in a process, such as 2GiB.")
+memory_option = click.option("--memory", metavar="SIZE", help="Memory limit for each process, such as 2GiB.")
 
 
 def _unlock(ctx: Any, param: Any, forced: bool) -> None:
     if forced:
-        from rgcss_dask.io.claim import force_unlock  # noqa: PLC0415 (help must not wait for it)
+        from rgcss_dask.io.claim import force_unlock  # noqa: PLC0415 (a slow import, which --help does not need)
 
         token = force_unlock.set(True)
         ctx.call_on_close(lambda: force_unlock.reset(token))
@@ -106,12 +106,12 @@ unlock_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_unlock,
-    help="Take over at once what a process claims that cannot be seen from here, instead of waiting for signs of life.",
+    help="Take over the claim of a process on another machine at once, without waiting for its heartbeats to stop.",
 )
 
 
 def _gather_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Hand a command what says which cluster it works on as one argument."""
+    """Pass the cluster options to a command as one dictionary."""
     names = ("scheduler", "scheduler_file", "workers", "tls_ca", "tls_cert", "tls_key", "timeout")
 
     @wraps(command)
@@ -122,17 +122,19 @@ def _gather_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 cluster_options = _together(
-    click.option("--scheduler", metavar="ADDRESS", help="Work on the Dask cluster at this address."),
-    click.option("--scheduler-file", type=click.Path(), help="Work on the Dask cluster described in this file."),
-    click.option("--workers", type=click.IntRange(1), help="Start so many local worker processes for this command."),
-    click.option("--tls-ca", type=click.Path(), help="Authority whose certificates the cluster has (PEM)."),
-    click.option("--tls-cert", type=click.Path(), help="Certificate to show to the cluster (PEM)."),
-    click.option("--tls-key", type=click.Path(), help="Its key (PEM)."),
+    click.option("--scheduler", metavar="ADDRESS", help="Use the Dask cluster with this scheduler address."),
+    click.option("--scheduler-file", type=click.Path(), help="Use the Dask cluster described in this scheduler file."),
+    click.option("--workers", type=click.IntRange(1), help="Start this many local worker processes for this command."),
+    click.option(
+        "--tls-ca", type=click.Path(), help="Certificate authority that signed the certificates of the cluster (PEM)."
+    ),
+    click.option("--tls-cert", type=click.Path(), help="Client certificate (PEM)."),
+    click.option("--tls-key", type=click.Path(), help="Key of the client certificate (PEM)."),
     click.option(
         "--timeout",
         type=click.FloatRange(0, min_open=True),
         metavar="SECONDS",
-        help="How long to wait for the scheduler to answer (30 s if not given), and for a worker to be there (300 s).",
+        help="How long to wait for the scheduler (default 30 s), and for the first worker (default 300 s).",
     ),
     _gather_cluster,
 )
@@ -144,34 +146,43 @@ question_options = _together(
         "--include",
         metavar="COLUMNS",
         multiple=True,
-        help="Columns to take first, by name or index, with commas between them; may be given several times.",
+        help="Columns to pick first, by name or index, separated by commas; may be given several times.",
     ),
-    click.option("--exclude", metavar="COLUMNS", multiple=True, help="Columns never to take, likewise."),
+    click.option(
+        "--exclude", metavar="COLUMNS", multiple=True, help="Columns that must not be picked, given in the same way."
+    ),
     click.option(
         "--refine/--no-refine",
         default=None,
-        help="Swap picked columns for others while that lowers the loss, or not; by default where it takes seconds.",
+        help="Swap picked columns for others as long as that lowers the loss; by default only where it takes seconds.",
     ),
-    click.option("--effort", type=click.IntRange(0), metavar="N", help="Search N more times for better swaps."),
-    click.option("--exact", is_flag=True, help="Search all subsets for the best one, for a minute at most."),
+    click.option(
+        "--effort",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Repeat the search for better picks N times from other starting picks.",
+    ),
+    click.option("--exact", is_flag=True, help="Search all subsets for the best one, for at most a minute."),
     click.option(
         "--stop-loss",
         type=click.FloatRange(0, 1),
         metavar="SHARE",
-        help="Pick no more columns once so small a share of the loss at the start is left, such as 0.05.",
+        help="Stop when the loss is at most this share of the loss before the first pick, such as 0.05.",
     ),
     click.option(
         "--stop-bound",
         type=click.FloatRange(1),
         metavar="FACTOR",
-        help="Pick no more columns once the loss is at most so many times the lower bound, such as 1.1.",
+        help="Stop when the loss is at most this factor times the lower bound, such as 1.1.",
     ),
-    click.option("--paper-bound", is_flag=True, help="The paper's bound too; of many columns this takes long."),
+    click.option(
+        "--paper-bound", is_flag=True, help="Also compute the paper's bound; this takes long with many columns."
+    ),
 )
 convert_options = _together(
-    click.option("--dataset", help="Which array of an .npz, HDF5 or .mat file."),
+    click.option("--dataset", help="The array to read from an .npz, HDF5 or .mat file."),
     click.option("--columns", metavar="NAME", multiple=True, help="Take only these columns."),
-    click.option("--drop", metavar="NAME", multiple=True, help="Leave these columns out."),
+    click.option("--drop", metavar="NAME", multiple=True, help="Leave out these columns."),
     click.option("--numeric-only", is_flag=True, help="Leave out every column that does not hold numbers."),
     click.option(
         "--indicators",
@@ -179,9 +190,18 @@ convert_options = _together(
         multiple=True,
         help="Columns of categories: each value becomes a column NAME=VALUE of 0 and 1. '*' means all columns of text.",
     ),
-    click.option("--no-header", is_flag=True, help="The first line of a text table is a row; names are c0, c1, ..."),
-    click.option("--sep", type=Separator(), help="What divides the fields of a text table; found out if not given."),
-    click.option("--decimal", type=click.Choice([".", ","]), default=".", show_default=True, help="Sign in numbers."),
-    click.option("--na", metavar="WORD", multiple=True, help="A word for no value, besides NA and other usual ones."),
-    click.option("--encoding", help="Of a text table, such as latin-1; UTF-8 if not given."),
+    click.option(
+        "--no-header",
+        is_flag=True,
+        help="The first line of a text table is a row of data; the columns are named c0, c1, ...",
+    ),
+    click.option("--sep", type=Separator(), help="Field separator of a text table; detected if not given."),
+    click.option("--decimal", type=click.Choice([".", ","]), default=".", show_default=True, help="Decimal sign."),
+    click.option(
+        "--na",
+        metavar="WORD",
+        multiple=True,
+        help="A word for a missing value, in addition to NA and other usual ones.",
+    ),
+    click.option("--encoding", help="Encoding of a text table, such as latin-1; default UTF-8."),
 )

@@ -1,4 +1,4 @@
-"""What a selection was picked from, kept beside it: from it a result is worked out when one is asked for."""
+"""The moments or rows that a selection was picked from, kept with it so that a result can be computed later."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rgcss_dask.core.wide import Rows
 
 
 def as_asked(values: dict[str, Any]) -> dict[str, Any]:
-    """Return what was asked for as a file can keep it, without what was not; 0 is asked for, and is not False."""
+    """Return the options that were set, as JSON values; 0 counts as set, None, False and [] do not."""
     plain = {name: _plain(value) for name, value in values.items()}
     return {name: value for name, value in plain.items() if not (value is None or value is False or value == [])}
 
 
 def _plain(value: Any) -> Any:
-    """Return numbers of NumPy as those of Python, and sequences of them as lists."""
+    """Convert NumPy numbers to Python numbers, and sequences to lists."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
@@ -33,7 +33,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class PickedFrom:
-    """Moments or rows, where they came from, and how lambda and k were chosen if they were."""
+    """Moments or rows, their origin, and the cross-validation that chose lambda and k, if any."""
 
     source: Moments | Rows
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class PickedFrom:
     def of(
         cls, source: Any, provenance: dict[str, Any] | None = None, tuning: Tuning | None = None
     ) -> PickedFrom | None:
-        """Keep what a result can be made of, which a Gram alone is not; parts kept apart are not needed for it."""
+        """Return the origin without folds and groups; None for a bare Gram, from which no result can be made."""
         if not isinstance(source, Moments | Rows):
             return None
         if isinstance(source, Moments) and not isinstance(source, RemoteMoments):
@@ -51,7 +51,7 @@ class PickedFrom:
         return cls(source, provenance or {}, tuning)
 
     def result(self, picked: Selection, **shown: Any) -> Result:
-        """Work out all that a report shows, where the moments are; see `make_result`."""
+        """Compute everything that a report shows, where the moments are; see `make_result`."""
         shown = {"tuning": self.tuning, "provenance": self.provenance, **shown}
         if isinstance(self.source, Rows):
             return make_result(self.source, picked, **shown)

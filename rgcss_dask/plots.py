@@ -1,6 +1,6 @@
-"""Plots of answers: axes in, axes out. The report is drawn by the same functions, on axes of its own.
+"""Plots of results: each function takes axes and returns them. The report uses the same drawing functions.
 
-They need matplotlib, ``pip install 'rgcss-dask[report]'``. Without ``ax`` a new figure is made.
+Plots need matplotlib, ``pip install 'rgcss-dask[report]'``. Without ``ax`` a new figure is made.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rgcss_dask.core.answer import Answer
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.panel import GenePanel
 from rgcss_dask.core.result import Result, Tuning
@@ -30,8 +31,8 @@ COLOURS |= {"ACCENT": ACCENT, "SECOND": SECOND}
 AGAINST = {"both": "draw_surface", "lambda": "draw_lambdas", "columns": "draw_sizes"}
 
 
-def path(answer: Any, ax: Axes | None = None) -> Axes:
-    """Plot the share explained after each pick, beside that of as many principal components.
+def path(answer: Any, ax: Axes | None = None, *, components: bool = True) -> Axes:
+    """Plot the share explained after each pick, and the share of the same number of principal components.
 
     Parameters
     ----------
@@ -39,11 +40,14 @@ def path(answer: Any, ax: Axes | None = None) -> Axes:
         What to plot.
     ax : Axes, optional
         Where to plot.
+    components : bool, default=True
+        Compare with principal components, which takes an eigenvalue decomposition. Otherwise compare with what the
+        answer has: the bound of a selection, the held-out share of a cross-validation.
 
     Returns
     -------
     Axes
-        The axes, for more drawing.
+        The axes.
 
     Examples
     --------
@@ -54,13 +58,21 @@ def path(answer: Any, ax: Axes | None = None) -> Axes:
     >>> plots.path(picked).get_xlabel()
     'columns picked'
     """
-    return _drawn(ax, "draw_explained", result_of(answer))
+    if components:
+        result = result_of(answer)
+        axes = _drawn(ax, "draw_explained", result.selection, {result.components: result.components_explained})
+    else:
+        picked = _selected(answer)
+        axes = _drawn(ax, "draw_explained", picked, picked.compared)
+    axes.legend(loc="lower right", frameon=False)
+    return axes
 
 
 def loss(answer: Any, ax: Axes | None = None) -> Axes:
-    """Plot what is left unexplained after each pick, with the lower bounds.
+    """Plot the loss after each pick, with the lower bounds.
 
-    The dashed line is the tight bound, where the selection has one (``bound=True``), the dotted one that of the paper.
+    The dashed line is the tight bound, if the selection has one (``bound=True``), the dotted line the bound of the
+    paper.
 
     Parameters
     ----------
@@ -72,7 +84,7 @@ def loss(answer: Any, ax: Axes | None = None) -> Axes:
     Returns
     -------
     Axes
-        The axes, for more drawing.
+        The axes.
 
     Examples
     --------
@@ -103,16 +115,16 @@ def picks(
     ax : Axes, optional
         Where to plot.
     image_shape : pair of int, optional
-        Rows and columns of the image that the columns are the pixels of, row by row.
+        Height and width of the image whose pixels, row by row, are the columns.
     grid : pair or mapping of arrays, optional
         Coordinates of the columns on a map, see `rgcss_dask.write_report`.
     x : array of shape (n,), optional
-        Where each column lies on an axis, such as wavelengths: a spectrum. The number of the column by default.
+        Position of each column on an axis, such as its wavelength. By default the index of the column.
 
     Returns
     -------
     Axes
-        The axes, for more drawing.
+        The axes.
 
     Examples
     --------
@@ -128,12 +140,12 @@ def picks(
     result = result_of(answer)
     layout = layout_of(result, image_shape, grid)
     if layout is not None and x is not None:
-        raise ValueError("columns lie on one axis or in a plane: give x, or image_shape or grid.")
+        raise ValueError("columns lie on one axis or in a plane: give either x, or image_shape or grid.")
     if layout is not None:
         return _drawn(ax, "draw_places", layout, result.mean, result.selection.columns)
     places = np.arange(result.n, dtype=np.float64) if x is None else plain(x).astype(np.float64)
     if places.shape != (result.n,):
-        raise ValueError(f"x must have one place for each of the {result.n} columns; got shape {places.shape}.")
+        raise ValueError(f"x must have one position for each of the {result.n} columns; got shape {places.shape}.")
     axes = _axes(ax)
     order = np.argsort(places, kind="stable")
     axes.plot(places[order], result.mean[order], color=SECOND, linewidth=1.6)
@@ -146,7 +158,7 @@ def picks(
 
 
 def cross_validation(tuned: Any, ax: Axes | None = None, *, against: str = "both") -> Axes:
-    """Plot the loss on held-out rows, and mark what was chosen.
+    """Plot the loss on held-out rows, and mark the chosen lambda and number of columns.
 
     Parameters
     ----------
@@ -155,12 +167,12 @@ def cross_validation(tuned: Any, ax: Axes | None = None, *, against: str = "both
     ax : Axes, optional
         Where to plot.
     against : {"both", "lambda", "columns"}, default="both"
-        As colours over lambda and the number of columns, or with standard errors against one of them.
+        Plot colours over lambda and the number of columns, or curves with standard errors over one of them.
 
     Returns
     -------
     Axes
-        The axes, for more drawing.
+        The axes.
 
     Examples
     --------
@@ -175,26 +187,26 @@ def cross_validation(tuned: Any, ax: Axes | None = None, *, against: str = "both
         raise ValueError(f"against must be one of {', '.join(AGAINST)}; got {against!r}.")
     tuning = tuned.tuning if isinstance(tuned, Result) else getattr(tuned, "summary", None)
     if not isinstance(tuning, Tuning):
-        raise ValueError(f"only what cross_validate returned has held-out losses; got {type(tuned).__name__}.")
+        raise ValueError(f"held-out losses exist only in what cross_validate returns; got {type(tuned).__name__}.")
     return _drawn(ax, AGAINST[against], tuning)
 
 
-def stability(trust: Stability, answer: Any, ax: Axes | None = None) -> Axes:
-    """Plot how often each picked column was picked again on varied rows; the dotted line is how often by chance.
+def stability(trust: Stability, answer: Any = None, ax: Axes | None = None) -> Axes:
+    """Plot how often each picked column was picked again on resampled rows; the dotted line is the share by chance.
 
     Parameters
     ----------
     trust : Stability
         What `rgcss_dask.stability` returned.
-    answer : Selection, Refinement, CrossValidation, Result or fitted estimator
-        The picks, in whose order the bars stand.
+    answer : Selection, Refinement, CrossValidation, Result or fitted estimator, optional
+        The picks; the bars are in their order. By default the k columns that were picked most often.
     ax : Axes, optional
         Where to plot.
 
     Returns
     -------
     Axes
-        The axes, for more drawing.
+        The axes.
 
     Examples
     --------
@@ -206,12 +218,15 @@ def stability(trust: Stability, answer: Any, ax: Axes | None = None) -> Axes:
     >>> plots.stability(trust, rg.select(moments, 8, center=True)).get_xlabel()
     'picked columns, in order'
     """
-    columns = np.asarray(result_of(answer).selection.columns)
+    if answer is None:
+        columns = np.argsort(-trust.frequency, kind="stable")[: trust.k]
+    else:
+        columns = np.asarray(_selected(answer).columns)
     return _drawn(ax, "draw_frequency", trust.frequency[columns], trust.k / len(trust.frequency))
 
 
 def redundancy(answer: Any, ax: Axes | None = None) -> Axes:
-    """Plot how many of the columns that were not picked are explained how well.
+    """Plot a histogram of how well the columns that were not picked are explained.
 
     Parameters
     ----------
@@ -223,7 +238,7 @@ def redundancy(answer: Any, ax: Axes | None = None) -> Axes:
     Returns
     -------
     Axes
-        The axes, for more drawing.
+        The axes.
 
     Examples
     --------
@@ -253,7 +268,7 @@ def cell_types(panel: GenePanel, ax: Axes | None = None) -> Axes:
     Returns
     -------
     Axes
-        The axes, for more drawing.
+        The axes.
 
     Examples
     --------
@@ -284,19 +299,19 @@ def cell_types(panel: GenePanel, ax: Axes | None = None) -> Axes:
 def bands(answer: Any, ax: Axes | None = None) -> Axes:
     """Plot the picked bands of an image cube, numbered in the order of picking, on the mean spectrum.
 
-    Around the spectrum lies twice the standard deviation of the noise in each band, where that is known.
+    The band around the spectrum is twice the standard deviation of the noise, if it is known.
 
     Parameters
     ----------
     answer : Bands
-        What `rgcss_dask.bands` returned.
+        The result of `rgcss_dask.bands`.
     ax : Axes, optional
         Where to plot.
 
     Returns
     -------
     Axes
-        The axes, for more drawing.
+        The axes.
 
     Examples
     --------
@@ -343,7 +358,7 @@ def error_left(error: Any, places: Any, ax: Axes | None = None) -> Axes:
     Returns
     -------
     Axes
-        The axes, for more drawing.
+        The axes.
 
     Examples
     --------
@@ -374,17 +389,23 @@ def error_left(error: Any, places: Any, ax: Axes | None = None) -> Axes:
     return axes
 
 
+def _selected(answer: Any) -> Answer:
+    """Return picks as they are, without the bounds and weights of a result."""
+    given = getattr(answer, "selection_", answer)
+    return given if isinstance(given, Answer) else result_of(given).selection
+
+
 def _axes(ax: Axes | None) -> Axes:
     """Return the axes that were given, or those of a new figure."""
-    pyplot = imported("matplotlib.pyplot", extra="report", by="a plot")
+    pyplot = imported("matplotlib.pyplot", extra="report", by="plot()")
     made: Axes = pyplot.subplots(layout="constrained")[1] if ax is None else ax
     return made
 
 
 def _drawn(ax: Axes | None, draw: str, *values: Any) -> Axes:
-    """Let the report's function draw on axes, then put colours in the place of those that the page of a report sets."""
+    """Draw with a function of the report, then replace the colours that the style sheet of a report would set."""
     axes = _axes(ax)
-    figures = importlib.import_module("rgcss_dask.reporting.figures")  # needs matplotlib, which is there by now
+    figures = importlib.import_module("rgcss_dask.reporting.figures")  # needs matplotlib, which is imported by now
     getattr(figures, draw)(axes, *values)
     colours = {getattr(figures, name): colour for name, colour in COLOURS.items()}
     for artist in axes.findobj():
@@ -392,7 +413,7 @@ def _drawn(ax: Axes | None, draw: str, *values: Any) -> Axes:
             now = getattr(artist, f"get_{part}", lambda: None)()
             if isinstance(now, str) and now in colours:
                 getattr(artist, f"set_{part}")(colours[now])
-    for patch in axes.patches:  # bars keep their colours as numbers
+    for patch in axes.patches:  # bars store their colours as numbers
         patch.set_facecolor(colours.get(_hex(patch.get_facecolor()), patch.get_facecolor()))
     return axes
 

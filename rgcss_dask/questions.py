@@ -1,4 +1,4 @@
-"""The questions that are asked of moments, each answered where the moments are."""
+"""The public functions that take moments: cross_validate, stability and refine."""
 
 from __future__ import annotations
 
@@ -42,56 +42,56 @@ def cross_validate(
     where: str | None = None,
     **aims: Unpack[Asked],
 ) -> CrossValidation:
-    """Choose lambda and the number of columns by the loss on rows that were used neither to choose nor to fit.
+    """Choose lambda and the number of columns by the loss on held-out rows.
 
     For each fold, columns and weights are learnt on the other folds, for all lambdas together, and every prefix of the
     picks is measured on the fold. Centring and scaling are learnt on the other folds too. Only the moments are needed,
     so no row is read again. Time O(folds k n^2 lambdas), memory some four Grams besides the moments.
 
-    Folds must differ from each other as new data will differ. `scan` assigns rows to folds one by one. Where
-    neighbouring rows belong together (a time series, pictures of one person) such folds promise too much; then hold out
-    whole runs of rows: ``scan(source, folds=5, blocks=True)``.
+    Held-out rows should be as different from the others as new data will be. `scan` assigns rows to folds at random. If
+    neighbouring rows depend on each other (a time series, pictures of one person), such folds are too optimistic; then
+    hold out whole runs of rows: ``scan(source, folds=5, blocks=True)``.
 
     Parameters
     ----------
     moments : Moments
-        Moments with folds kept apart, ``scan(source, folds=5)``.
+        Moments with folds, ``scan(source, folds=5)``.
     k : int
-        The most columns to pick.
+        The maximum number of columns.
     lams : sequence of float, optional
-        Lambdas to try: the same number for the rows of K - 1 folds and for all rows, as the paper uses its 1.
+        Lambdas to try: the same number is used for K - 1 folds and for all rows, like the paper's 1.
     lam_per_row : sequence of float, optional
         Instead of ``lams``: lambda is this value times the weight of the rows it is applied to. The Gram grows with the
-        rows, so lambda = 1 is a strong penalty at a thousand rows and a negligible one at a billion; a lambda per row
-        means the same at both. Default: 13 values per row from the spectrum of the Gram, which are in the result.
+        rows, so lambda = 1 is a strong penalty at a thousand rows and negligible at a billion; a lambda per row has the
+        same effect at both. Default: 13 values per row from the spectrum of the Gram, which are in the result.
     objective : {"unselected", "all"}, default="unselected"
-        What the selection minimises, see `select`.
+        The loss to minimise, see `select`.
     measure : {"unselected", "all"}, optional
-        The held-out loss that decides, over all columns (the paper's) or over those that were not picked. Default: as
-        ``objective``. Both are in the result.
+        The held-out loss to choose by, over all columns (the paper's) or over the columns that were not picked.
+        Default: ``objective``. Both are in the result.
     include : sequence of int or str, optional
-        Columns that are picked first, see `select`.
+        Columns to pick first, see `select`.
     exclude : sequence of int or str, optional
-        Columns that are never picked, see `select`.
+        Columns that must not be picked, see `select`.
     center : bool or array of shape (n,), default=False
         Whether columns are centred, see `select`.
     scale : {None, "std"}, bool, float or array of shape (n,), default=None
-        What columns are divided by, see `select`.
+        Divisors of the columns, see `select`.
     one_se : bool, default=False
         Choose the fewest columns, then the largest lambda, within one standard error of the smallest loss.
     fixed_k : bool, default=False
         Choose lambda for exactly k columns, instead of at most k.
     where : {"scheduler", "worker", "client"}, optional
-        For moments that `scan` left on a cluster. ``"scheduler"`` (the default) brings what is needed from their worker
-        to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"`` fetches
-        them. Other sources are worked on in this process.
+        For moments that `scan` left on a cluster: ``"scheduler"`` (the default) fetches what is needed to the
+        scheduler, which goes on scheduling; ``"worker"`` computes where the moments are; ``"client"`` fetches them.
+        Other sources are processed in this process.
     **aims
-        What is to be carried, and by which columns, see `Aims`.
+        What the picks must explain, and which columns may be picked, see `Aims`.
 
     Returns
     -------
     CrossValidation
-        Every held-out loss, the lambda and k that were chosen, and the selection with these on all rows.
+        All held-out losses, the chosen lambda and k, and the selection with these on all rows.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def stability(
     where: str | None = None,
     **aims: Unpack[Asked],
 ) -> Stability:
-    """Select on bootstrap resamples of the row groups and say how much the selections agree.
+    """Select on bootstrap resamples of the row groups, and measure how much the selections agree.
 
     A resample draws as many groups as there are, with repetition. This is a block bootstrap: rows that depend on their
     neighbours stay together. The moments of a resample are a weighted sum of those of the groups, so no row is read
@@ -150,36 +150,36 @@ def stability(
     Parameters
     ----------
     moments : Moments
-        Moments with groups kept apart, ``scan(source, groups=100)``.
+        Moments with groups, ``scan(source, groups=100)``.
     k : int
-        How many columns each selection picks.
+        Number of columns of each selection.
     lam : float, default=1.0
         Lambda on the Gram of each resample.
     lam_per_row : float, optional
         Instead of ``lam``: lambda is this value times the weight of each resample.
     objective : {"unselected", "all"}, default="unselected"
-        What the selections minimise, see `select`.
+        The loss to minimise, see `select`.
     include : sequence of int or str, optional
-        Columns that are picked first, see `select`.
+        Columns to pick first, see `select`.
     exclude : sequence of int or str, optional
-        Columns that are never picked, see `select`.
+        Columns that must not be picked, see `select`.
     center : bool or array of shape (n,), default=False
         Whether columns are centred, see `select`; means are learnt on each resample.
     scale : {None, "std"}, bool, float or array of shape (n,), default=None
-        What columns are divided by, see `select`; standard deviations are learnt on each resample.
+        Divisors of the columns, see `select`; standard deviations are learnt on each resample.
     resamples : int, default=100
-        How many resamples.
+        Number of resamples.
     seed : int, default=0
         Seed of the random numbers.
     memory : int, optional
-        Bytes to use at most besides the moments; by default as many as the moments and their groups take. With more
-        memory, more Grams are formed in one product.
+        Memory limit in bytes, besides the moments; by default as much as the moments and their groups take. With more
+        memory, more Grams are computed in one product.
     where : {"scheduler", "worker", "client"}, optional
-        For moments that `scan` left on a cluster. ``"scheduler"`` (the default) brings what is needed from their worker
-        to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"`` fetches
-        them. Other sources are worked on in this process.
+        For moments that `scan` left on a cluster: ``"scheduler"`` (the default) fetches what is needed to the
+        scheduler, which goes on scheduling; ``"worker"`` computes where the moments are; ``"client"`` fetches them.
+        Other sources are processed in this process.
     **aims
-        What is to be carried, and by which columns, see `Aims`.
+        What the picks must explain, and which columns may be picked, see `Aims`.
 
     Returns
     -------
@@ -216,49 +216,49 @@ def refine(
     progress: Told | None = None,
     where: str | None = None,
 ) -> Refinement:
-    """Swap picked columns for others, one at a time, while that lowers the regularised loss.
+    """Swap picked columns for others, one at a time, as long as that lowers the regularised loss.
 
     A sweep scores all k (n - k) swaps at once from the Gram, O(n^2 k), then makes the best of them one after the other
-    until some, recomputed in full, are no better. So the loss never rises, and when the swaps settle no single swap
-    would lower it. In 100 random factor models of 8 to 12 columns the greedy selection was the best of all subsets 19
-    times, the refined one 87 times, and with ``effort=5`` 100 times.
+    until the recomputed loss no longer falls. So the loss never rises, and when the swaps settle no single swap would
+    lower it. In 100 random factor models of 8 to 12 columns, the greedy selection was the best of all subsets 19 times,
+    the refined one 87 times, and with ``effort=5`` 100 times.
 
     Parameters
     ----------
     selection : Selection
         What `select` picked; its lambda, objective, centring and scaling are used.
     source : Moments or array of shape (n, n), optional
-        The moments or the Gram it was picked from, or others of the same columns. Default: what it was picked from;
-        rows that are fewer than columns serve without their Gram.
+        Moments or a Gram of the same columns. Default: those that the selection was picked from. With fewer rows than
+        columns, the rows are used without their Gram.
     include : sequence of int or str, optional
-        Columns that stay. Default: those given to `select`.
+        Columns that must stay. Default: those given to `select`.
     exclude : sequence of int or str, optional
-        Columns that are never swapped in. Default: those given to `select`.
+        Columns that must not be swapped in. Default: those given to `select`.
     sweeps : int, default=20
-        How many times at most all swaps are scored, in one search.
+        Maximum number of sweeps in one search.
     effort : int, default=0
-        How many more searches to make: of up to 100 columns from random picks, of more columns after kicks, which
+        Number of further searches: with up to 100 columns from random picks, with more columns after kicks, which
         replace a tenth of the best picks at random. Each takes one to two times as long as the swaps themselves; 12 to
-        20 are a good number. The result is never worse than without, and the same for any number of threads.
+        20 is a good choice. The result is never worse, and the same for any number of threads.
     seed : int, default=0
-        Of the random numbers.
+        Seed of the random numbers.
     exact : bool, default=False
         Search all subsets, by branch and bound, for the best one, and prove that it is. For up to 60 columns and 8
-        picks that takes seconds; at most 500 columns. What is proved is in the ``certificate`` of the selection.
+        picks this takes seconds; at most 500 columns. The ``certificate`` of the selection holds what was proved.
     seconds : float, default=60
-        When an exact search ends at the latest; then the certificate has a lower bound for the loss of all subsets.
+        Time limit of an exact search; after it the certificate has a lower bound for the loss of all subsets.
     progress : callable, optional
-        Called after every few searches, or parts of an exact one, with how many were made, how many there are and the
-        lowest loss. Not called of moments on a cluster.
+        Called after every few searches, or parts of an exact search, with the number done, the total number and the
+        lowest loss. Not called for moments on a cluster.
     where : {"scheduler", "worker", "client"}, optional
-        For moments that `scan` left on a cluster. ``"scheduler"`` (the default) brings what is needed from their worker
-        to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"`` fetches
-        them. Other sources are worked on in this process.
+        For moments that `scan` left on a cluster: ``"scheduler"`` (the default) fetches what is needed to the
+        scheduler, which goes on scheduling; ``"worker"`` computes where the moments are; ``"client"`` fetches them.
+        Other sources are processed in this process.
 
     Returns
     -------
     Refinement
-        The selection after the swaps, and what they brought.
+        The selection after the swaps, with the losses before and after.
 
     Examples
     --------
@@ -285,6 +285,7 @@ def _behind(selection: Selection) -> Moments | Rows:
     """Return the moments, or the few rows, that a selection was picked from."""
     if not isinstance(selection.origin, PickedFrom):
         raise ValueError(
-            "what these columns were picked from is not known: give the moments, refine(selection, moments)."
+            "refine needs the moments of the selection, which are not known here: give the moments, "
+            "refine(selection, moments)."
         )
     return selection.origin.source

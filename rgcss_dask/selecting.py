@@ -1,4 +1,4 @@
-"""The one call: columns picked from whatever holds rows, moments or a Gram."""
+"""The public function select: columns picked from rows, moments or a Gram."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from rgcss_dask.origin import PickedFrom, as_asked
 from rgcss_dask.scanning.given import Given, given
 from rgcss_dask.two_readings import band_of_candidates
 
-FOLDS = 5  # of rows that are read for lam="cv"
-DEFAULT_COLUMNS = 10  # of estimators, commands and batches, where nobody says how many
-TRIED_COLUMNS = 64  # at most, where cross-validation chooses their number, or lambda for a share to explain
+FOLDS = 5  # of rows read for lam="cv"
+DEFAULT_COLUMNS = 10  # default of estimators, commands and batches
+TRIED_COLUMNS = 64  # maximum if cross-validation chooses the number, or lambda for a share
 RESOLVED = 1e-12  # share of the squared norm that a Gram resolves
 
 
@@ -118,69 +118,69 @@ def select(
 
     Parameters
     ----------
-    data : array-like, data frame, path, `Moments` or `Factor`
-        Rows, in anything that `scan` takes (a path, an array, a frame, a DataArray, an AnnData), which are read once.
-        Or `Moments`, or the path of their archive: then no row is read. Or an n x n Gram, or a `Factor`. A square
-        array, list or frame in memory is always taken for a Gram, and refused if it is not symmetric; give square rows
-        as ``scan(rows)``. Everything else in memory, and every path, is rows. A square array that is not in memory,
-        such as a Dask array, is refused, because it could be either.
+        Rows, in any form that `scan` takes (a path, an array, a frame, a DataArray, an AnnData), which are read once.
+        Or `Moments`, or the path of their archive, without reading rows. Or an n x n Gram, or a `Factor`. A square
+        array, list or frame in memory is treated as a Gram, and refused if it is not symmetric; pass square rows as
+        ``scan(rows)``. Anything else in memory, and every path, is treated as rows. A square array that is not in
+        memory, such as a Dask array, is refused, because it could be either.
     k : int, optional
-        How many columns, including those in ``include``. With ``explained`` it is the most, by default all columns.
+        Number of columns, including those in ``include``. With ``explained``, the maximum, by default all columns.
     lam : float, sequence of float or ``"cv"``, default=1.0
         Lambda on the prepared Gram. Several lambdas share the reads of a large Gram. ``"cv"`` takes the lambda with the
-        smallest loss on held-out rows for k columns, found by `cross_validate`: with the folds of the moments, or,
-        where rows are given, with 5 folds.
+        smallest loss on held-out rows for k columns, see `cross_validate`: with the folds of the moments, or, for rows,
+        with 5 folds.
     explained : float, optional
         Pick the fewest columns, in order, that explain this share of the squared norm, or of the variation with
-        ``center=True``: 0.9, for example. With ``lam="cv"``, lambda is the one with the smallest held-out loss for
-        as many columns as that takes, and k is at most 64 by default.
+        ``center=True``: 0.9, for example. With ``lam="cv"``, lambda has the smallest held-out loss for that number of
+        columns, and k is at most 64 by default.
     objective : {"unselected", "all"}, default="unselected"
         Whether the loss counts the columns that were not picked, or all of them.
     include : sequence of int or str, optional
-        Columns that are picked first, in this order, by index or name.
+        Columns to pick first, in this order, by index or name.
     exclude : sequence of int or str, optional
-        Columns that are never picked, by index or name. They still count in the loss.
+        Columns that must not be picked, by index or name. They still count in the loss.
     center : bool or array of shape (n,), default=False
         Subtract the column means, or these values, see `Moments.preparation`.
     scale : {None, "std"}, bool, float or array of shape (n,), default=None
-        Divide by the standard deviations (``"std"`` or True), or by these values. By default columns are taken as they
-        are; where their sizes differ much, a warning says so.
+        Divide by the standard deviations (``"std"`` or True), or by these values. By default columns are not scaled; a
+        warning says if their scales differ much.
     stop : Stop, optional
-        End before k by loss or bound.
+        Rules to stop before k by loss or bound.
     bound : bool, default=False
         Also compute the tight lower bound after each pick, from the leading eigenvalues.
     refine : bool, default=False
-        Swap picked columns for others while that lowers the loss, see `refine`. Included columns stay.
+        Swap picked columns for others as long as that lowers the loss, see `refine`. Included columns stay.
     effort : int, default=0
-        How many more searches to make for swaps from other picks, see `refine`: 12 to 20 are a good number.
+        Number of further searches from other starting picks, see `refine`; 12 to 20 is a good choice.
     exact : bool, default=False
-        Search all subsets for the best one, and prove that it is, see `refine`: seconds for 60 columns and 8 picks.
+        Search all subsets for the best one, and prove that it is, see `refine`; takes seconds for 60 columns and 8
+        picks.
     seconds : float, default=60
-        When an exact search ends at the latest.
+        Time limit of an exact search.
     nan : {"raise", "drop", "mean"}, default="raise"
-        What becomes of gaps in rows that are read, see `scan`.
+        Policy for missing values when rows are read, see `scan`.
     weights : array of shape (m,), optional
-        Weights of rows that are read, see `scan`.
+        Weights of the rows, see `scan`.
     progress : bool or callable, optional
         Progress of the reading, see `scan`.
     where : {"scheduler", "worker", "client"}, optional
-        For moments that `scan` left on a cluster. ``"scheduler"`` (the default) brings what is needed from their worker
-        to the scheduler, which goes on scheduling meanwhile; ``"worker"`` works where they are; ``"client"`` fetches
-        them. Other sources are worked on in this process.
+        For moments that `scan` left on a cluster: ``"scheduler"`` (the default) fetches what is needed to the
+        scheduler, which goes on scheduling; ``"worker"`` computes where the moments are; ``"client"`` fetches them.
+        Other sources are processed in this process.
     **aims
-        What is to be carried, and by which columns: ``column_weights``, ``targets``, ``noise``, ``candidates``,
-        ``penalties``, ``column_groups``, ``costs``, ``budget``, ``limits``, ``distance``; see `Aims`. With a
-        ``budget``, k may be left out.
+        What the picks must explain, and which columns may be picked: ``column_weights``, ``targets``, ``noise``,
+        ``candidates``, ``penalties``, ``column_groups``, ``costs``, ``budget``, ``limits``, ``distance``; see `Aims`.
+        With a ``budget``, k is optional.
 
     Returns
     -------
     Selection or list of Selection
-        A list when ``lam`` is a sequence. A selection keeps what it was picked from, for `report`, ``save`` and
-        `refine`: the moments stay in memory as long as the selection does.
+        A list when ``lam`` is a sequence. A selection refers to its moments or rows, for `report`, ``save`` and
+        `refine`, which keeps them in memory as long as the selection.
 
     See Also
     --------
-    cross_validate : choose lambda and k together, and see every loss that was compared.
+    cross_validate : choose lambda and k together, with all losses that were compared.
     refine : swap picked columns for others.
     RGCSS : the same as a scikit-learn estimator.
 
@@ -188,13 +188,13 @@ def select(
     -----
     With M = I - C (C'C + lam I)^-1 C', H = A'MA and R = A'M^2 A, picking i lowers the loss by 2 rho_i / alpha_i - R_ii
     eta_i / alpha_i^2, where alpha_i = lam + H_ii, eta_i = sum_j H_ij^2 and rho_i = sum_j H_ij R_ij. This is the paper's
-    algorithm; as printed there it does not minimise the loss. The errata are listed in the documentation.
+    algorithm with its errata corrected; the documentation lists the errata.
 
-    Subtracting large numbers loses digits. So eta and rho are recomputed from G and the picks whenever the loss has
-    fallen far or a gain proves inexact. The tracked and the recomputed loss agree to 1e-9 of the loss plus 1e-12 of the
-    start, plus what rounding in the Gram itself does (``Selection.rounding``). With lam near 0 that rounding grows as
-    less is left of a column; where it shows there is a warning, and a column with less than some 1e-14 left is not
-    picked.
+    The recurrences lose digits by cancellation. So eta and rho are recomputed from G and the picks whenever the loss
+    has fallen far or a gain proves inexact. The tracked and the recomputed loss agree to 1e-9 of the loss plus 1e-12 of
+    the start, plus the effect of rounding in the Gram (``Selection.rounding``). With lam near 0 that effect grows as
+    the remainder of a column shrinks; a warning says when it matters, and a column whose remainder is below some 1e-14
+    is not picked.
 
     Examples
     --------
@@ -213,14 +213,16 @@ def select(
     """
     tunes = isinstance(lam, str)
     if isinstance(lam, str) and lam != "cv":
-        raise ValueError(f"lam must be a number, several, or 'cv'; got {lam!r}.")
+        raise ValueError(f"lam must be a number, a sequence of numbers, or 'cv'; got {lam!r}.")
     stop = stop_at(explained, stop)
     asked_lam: Any = 1.0 if tunes else lam
     problem = Problem(objective, asked_lam, include, exclude, center, scale, stop, Aims(**aims))
     if isinstance(k, float) and 0 < k < 1:
-        raise ValueError(f"k is a number of columns; for a share to explain give explained={k:g}.")
+        raise ValueError(f"k must be a number of columns; got {k:g}. For a share to explain give explained={k:g}.")
     if k is None and explained is None and problem.aims.budget is None:
-        raise ValueError("say how many columns: k, such as select(data, 10), or a share, select(data, explained=0.9).")
+        raise ValueError(
+            "the number of columns is missing: give k, select(data, 10), or a share, select(data, explained=0.9)."
+        )
     reading = {"folds": FOLDS if tunes else None, "nan": nan, "weights": weights, "progress": progress}
     found = _found(data, k, problem, bound=bound, **reading)
     problem = problem if found.names is None else problem.by_index(len(found.names), found.names)
@@ -241,7 +243,7 @@ def select(
 
 
 def _found(data: Any, k: int | None, problem: Problem, *, bound: bool, **reading: Any) -> Given:
-    """Return what the columns are picked from: of too many columns the products of candidates, by two readings."""
+    """Return the source to pick from; with too many columns a band of candidates, made in two passes."""
     aims = problem.aims
     noise = isinstance(aims.noise, str)
     try:
@@ -253,7 +255,7 @@ def _found(data: Any, k: int | None, problem: Problem, *, bound: bool, **reading
 
 
 def warn_of_readings(words: str) -> None:
-    """Say what was not asked for: reading twice."""
+    """Warn that the rows are read twice."""
     warnings.warn(words, stacklevel=4)
 
 
@@ -263,19 +265,19 @@ def _named(picked: Selection, names: tuple[str, ...] | None) -> Selection:
 
 
 def stop_at(explained: float | None, stop: Stop | None) -> Stop:
-    """Return rules that end a selection where a share is explained, beside those that were given."""
+    """Return stopping rules that include the share to explain."""
     stop = stop or Stop()
     if explained is None:
         return stop
     if isinstance(explained, bool) or not 0 < explained <= 1:
         raise ValueError(f"explained must be a share above 0 and at most 1, such as 0.9; got {explained!r}.")
     if stop.loss is not None:
-        raise ValueError("explained=share is stop=Stop(loss=1 - share): give one of them.")
+        raise ValueError("explained and Stop(loss=) set the same rule; both were given. Give one of them.")
     return replace(stop, loss=max(1.0 - explained, RESOLVED))
 
 
 def most_columns(n: int, names: tuple[str, ...] | None, k: int | None, problem: Problem, *, tunes: bool) -> int:
-    """Return the most columns to pick: as many as were asked for, or as may be picked."""
+    """Return the maximum number of columns to pick: the given number, or all that may be picked."""
     if k is not None:
         return k
     free = problem.free(n, names)
@@ -283,12 +285,12 @@ def most_columns(n: int, names: tuple[str, ...] | None, k: int | None, problem: 
 
 
 def warn_of_shortfall(picked: Selection, explained: float | None, most: int) -> None:
-    """Say that fewer columns were allowed than the share needs."""
+    """Warn if the allowed number of columns does not reach the share."""
     if explained is not None and picked.k == most and picked.explained[-1] < explained - RESOLVED:
         reached = ("explains " if picked.k == 1 else "explain ") + percent(picked.explained[-1], 2)
         warnings.warn(
-            f"{counted(picked.k, 'column')}, the most that were allowed, {reached} and not the "
-            f"{100 * explained:g} % asked for. Allow more columns, or ask for less.",
+            f"{counted(picked.k, 'column')}, the maximum allowed, {reached}, not the {100 * explained:g} % asked for. "
+            "Allow more columns, or ask for a smaller share.",
             stacklevel=3,
         )
 
@@ -303,12 +305,14 @@ def _picked(
     bound: bool,
     where: str | None,
 ) -> tuple[list[Selection], Tuning | None]:
-    """Return a selection for each lambda, and how lambda was chosen if it was."""
+    """Return a selection for each lambda, and the tuning of lambda, if any."""
     source = found.source
     if not tunes:
         return answered_by(source, k, problem, bound=bound, where=where), None
     if not isinstance(source, Moments | Rows):
-        raise ValueError("lam='cv' needs rows or moments with folds; of a Gram or a factor no row can be held out.")
+        raise ValueError(
+            "lam='cv' needs rows or moments with folds; got a Gram or a Factor, which has no rows to hold out."
+        )
     if explained is None:
         tuned = validated(source, k, problem, fixed_k=True, where=where)
     else:
@@ -319,9 +323,9 @@ def _picked(
 
 
 def _refined(picked: Selection, source: Any, **options: Any) -> Selection:
-    """Exchange picked columns for better ones."""
+    """Swap picked columns for better ones."""
     if isinstance(source, Factor):
-        raise ValueError("swaps need moments, a Gram or rows; a factor has picks made one by one only.")
+        raise ValueError("swaps need moments, a Gram or rows; got a Factor, which allows only greedy picks.")
     return improved(picked, source, **options).selection
 
 
@@ -330,5 +334,5 @@ def _width(source: Any) -> int:
 
 
 def _said(preparation: Any) -> Any:
-    """Replace an array that the caller gave by words, for the provenance."""
+    """Replace a given array by a phrase, for the provenance."""
     return "given values" if np.ndim(preparation) else preparation

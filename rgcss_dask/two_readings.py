@@ -1,4 +1,4 @@
-"""Any number of columns: a first reading finds candidates by a sketch, a second adds up exactly what they need."""
+"""Selection among any number of columns: a pass for a sketch finds candidates, a second pass their exact products."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from rgcss_dask.sources.xarray import along
 
 Say = Callable[[str], None]
 
-# Times as long as reading, about, that adding to a sketch takes with it.
+# Time of a pass for a sketch, as a multiple of reading, roughly.
 _SKETCHED = 1.5
-# Rows and columns that are multiplied to learn how long that takes: some milliseconds.
+# Size of the trial product that measures the speed of multiplication, in some milliseconds.
 _TRIAL = 512
-# Rows of a sketch at least: below that they cost nothing, and estimates are poor.
+# Minimum rows of a sketch: fewer would save nothing and give poor estimates.
 LEAST_ROWS = 160
 
 
@@ -67,51 +67,52 @@ def select_wide(
     seed: int = 0,
     storage_options: dict[str, Any] | None = None,
 ) -> Selection:
-    """Pick k of any number of columns in two readings of the rows; nothing n x n is formed.
+    """Pick k of any number of columns with two passes over the rows, without an n x n matrix.
 
-    The first reading makes a `Sketch`. On it k columns are picked, and those that gain most beside each pick are noted:
-    the candidates. The second reading adds up the products of the candidates with all columns, a `Band`. From that the
-    picks, the swaps, the loss over all n columns and the weights are exact among the candidates. Time O(m n) for the
-    first reading and O(m c n) for the second, with c up to ``runners_up`` k; memory d n and c n numbers.
+    The first pass makes a `Sketch`. A selection on it gives the candidates: the k picks, and before each pick the
+    columns with the next largest gains. The second pass accumulates the products of the candidates with all columns, a
+    `Band`. From the band the picks, the swaps, the loss over all n columns and the weights are exact among the
+    candidates. Time O(m n) for the first pass and O(m c n) for the second, with c up to ``runners_up`` k; memory d n
+    and c n numbers.
 
     Parameters
     ----------
     source : array-like, data frame, path or list of these
-        Rows, as `scan` takes them. They are read twice, and refused if they changed in between.
+        Rows, as for `scan`. They are read twice; a change in between is an error.
     k : int
-        How many columns.
+        Number of columns.
     lam : float or "cv", default=1.0
         Lambda; ``"cv"`` takes the one with the smallest loss on held-out rows for k columns, see `cross_validate`.
     objective : {"unselected", "all"}, default="unselected"
         As in `select`.
     include, exclude : sequence of int or str, optional
-        Columns to take first, and never to take.
+        Columns to pick first, and columns that must not be picked.
     center : bool or array of shape (n,), default=False
         As in `select`.
     scale : float, "std" or array of shape (n,), optional
         As in `select`.
     refine : bool, default=True
-        Exchange picked columns for other candidates while that lowers the loss.
+        Swap picked columns for other candidates as long as that lowers the loss.
     sketch : int, optional
-        Rows of the sketch; 10 for each column to pick, and 160 at least, by default.
+        Rows of the sketch; by default 10 for each column to pick, and at least 160.
     runners_up : int, default=16
-        How many columns are noted before each pick.
+        Number of candidates noted before each pick.
     folds : int, default=5
-        Folds kept apart for ``lam="cv"``.
+        Number of folds for ``lam="cv"``.
     weights : array of shape (m,), path or Dask array, optional
         Non-negative weights of the rows.
     rows : slice, float, array of bool of shape (m,) or str, optional
         Read only these rows, as in `scan`.
     nan : {"raise", "drop", "mean"}, default="raise"
-        What becomes of gaps, as in `scan`. The second reading fills them with the means that the first one found.
+        Policy for missing values, as in `scan`. The second pass fills gaps with the means found by the first pass.
     missing : {"raise", "fill"}, default="raise"
-        What a chunk is that is not in the store.
+        Policy for chunks that are not in the store, see `scan`.
     memory : int, float or str, optional
-        Memory that each of the two readings may use in each process.
+        Memory limit of each pass in each process.
     progress : bool or callable, optional
         As in `scan`.
     say : callable, optional
-        Is told what is read and why.
+        Called with messages about what is read and why.
     seed : int, default=0
         Seed of the sketch, of the folds and of the fraction of rows.
     storage_options : dict, optional
@@ -124,7 +125,7 @@ def select_wide(
 
     See Also
     --------
-    select : the same from the products of all columns, where they fit the memory.
+    select : the same from the products of all columns, if they fit into memory.
     scan : makes a sketch, ``sketch=``, or a band, ``candidates=``, alone.
 
     Examples

@@ -1,4 +1,4 @@
-"""From an archive to an answer: what the command line, the demo and batch jobs do, as functions."""
+"""From an address to a result: the steps that the command line, the demo and batch jobs share."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a matrix."""
+    """What a command or a batch job asks of a matrix."""
 
-    k: int | None = None  # by default as many as a share takes, else 10; the most that are tried with choose_k, else 64
-    explained: float | None = None  # the fewest columns, in order, that explain this share
+    k: int | None = None  # default: as many as a share needs, else 10; with choose_k the maximum, default 64
+    explained: float | None = None  # pick the fewest columns, in order, that explain this share
     lam: float | str | None = None  # a number, "cv", or None: cross-validated if there are folds, else 1
-    lams: tuple[float, ...] | None = None  # the grid to cross-validate over; from the spectrum by default
+    lams: tuple[float, ...] | None = None  # grid of the cross-validation, by default from the spectrum
     choose_k: bool = False  # cross-validate the number of columns too, up to k
     one_se: bool = False
     objective: str = "unselected"
@@ -55,29 +55,29 @@ class Question:
     scale: float | str | None = None
     include: tuple[Any, ...] = ()
     exclude: tuple[Any, ...] = ()
-    refine: bool | None = None  # swaps; None: where they take a second or two, and of rows that have a Gram
-    effort: int | None = None  # how many more searches to make from other picks
-    exact: bool = False  # search all subsets, for a minute at most
-    stop_loss: float | None = None  # end when so small a share of the loss is left
-    stop_bound: float | None = None  # end when the loss is at most so many times the lower bound
-    paper_bound: bool = False  # work out the paper's bound too, which needs all eigenvalues
-    aims: Aims = field(default_factory=Aims)  # what is to be carried, and by which columns
+    refine: bool | None = None  # swap picks; None: only if that takes a second or two, and only on a Gram
+    effort: int | None = None  # number of further searches from other starting picks
+    exact: bool = False  # search all subsets, for at most a minute
+    stop_loss: float | None = None  # stop when the loss is at most this share of the start
+    stop_bound: float | None = None  # stop when the loss is at most this factor times the lower bound
+    paper_bound: bool = False  # also compute the paper's bound, which needs all eigenvalues
+    aims: Aims = field(default_factory=Aims)  # what the picks must explain, and which columns may be picked
 
     @property
     def most(self) -> int:
-        """How many columns to pick at most, once that is known."""
+        """The maximum number of columns, once it is known."""
         if self.k is None:
-            raise RuntimeError("how many columns to pick depends on how many there are")
+            raise RuntimeError("the number of columns to pick is not known yet")
         return self.k
 
     @property
     def searches(self) -> bool:
-        """Whether to search for better picks at any cost."""
+        """Whether a search for better picks was asked for explicitly."""
         return bool(self.refine or self.effort or self.exact)
 
     @property
     def problem(self) -> Problem:
-        """What is asked of every selection, but lambda, which may have to be found."""
+        """The problem of every selection, without lambda, which may have to be chosen first."""
         return Problem(
             objective=self.objective,
             include=self.include,
@@ -90,7 +90,7 @@ class Question:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What was asked, as a result keeps it."""
+        """The options as a result records them."""
         own = {name: value for name, value in asdict(replace(self, aims=Aims())).items() if name != "aims"}
         return as_asked({**own, **self.aims.said})
 
@@ -105,16 +105,16 @@ def open_moments(
     questions: Sequence[Question] = (),
     **options: Any,
 ) -> tuple[Moments | Rows, dict[str, Any]]:
-    """Load an archive of moments, or make moments of a matrix; with fewer rows than columns, take it whole.
+    """Load an archive of moments, or scan a matrix; with fewer rows than columns, load the rows.
 
-    Of too many columns the products of those that the questions may pick are made, in two readings.
+    If there are too many columns for a Gram, make two passes: one for candidates, one for their products.
     """
     folder = archives.folder_of(address, options.get("storage_options"))
     if is_archive(address, options.get("storage_options")):
         if nan != "raise":
             raise ValueError(
-                f"nan is for rows that are read now, and {address} holds moments, whose gaps were left out or filled "
-                f"when they were made. Leave out nan={nan!r} (--nan)."
+                f"nan is for rows that are read now; {address} holds moments, whose gaps were left out or filled when "
+                f"they were made. Leave out nan={nan!r} (--nan)."
             )
         moments, record = archives.read(folder)
         return moments, provenance_from(folder.address, record)
@@ -126,13 +126,13 @@ def open_moments(
     if are_few(source.shape, budget):
         say(f"{m:,} rows are fewer than {n:,} columns: working on the rows themselves ({size(m * n * 8)}).")
         return rows_of(source, nan=nan, folds=folds), provenance
-    say(f"{address} holds rows, not moments; reading it once. `rgcss scan` keeps what is found for the next time.")
+    say(f"{address} holds rows, not moments; reading it once. `rgcss scan` saves the moments for later questions.")
     options |= {"folds": folds or None, "memory": memory, "nan": nan}
     return scan_or_read_twice(source, questions, say=say, **options), provenance
 
 
 def scan_or_read_twice(source: Source, questions: Sequence[Question], *, say: Say, **options: Any) -> Moments:
-    """Scan; of more columns than fit into memory find those that the questions may pick, and scan for these."""
+    """Scan; with too many columns for memory, find candidates for the questions, and scan for these only."""
     try:
         return scan(source, **options)
     except TooManyColumnsError:
@@ -144,7 +144,7 @@ def scan_or_read_twice(source: Source, questions: Sequence[Question], *, say: Sa
 
 
 def _together(questions: Sequence[Question], source: Source) -> tuple[int, Problem]:
-    """Return the most columns that questions may pick, and the problem of all their lambdas."""
+    """Return the maximum number of columns of the questions, and one problem with all their lambdas."""
     first, n = questions[0], source.shape[1]
     lams = [1.0 if isinstance(question.lam, str | None) else float(question.lam) for question in questions]
     include, exclude = (as_written(given, source.names) for given in (first.include, first.exclude))
@@ -156,7 +156,7 @@ def _together(questions: Sequence[Question], source: Source) -> tuple[int, Probl
 def open_matrix(
     address: str, *, missing: str = "raise", storage_options: dict[str, Any] | None = None, say: Say = print
 ) -> Source:
-    """Open a matrix that is to be read, and say the order of several, and if a flipped bit would not be noticed."""
+    """Open a matrix; report the order of stacked files, and whether chunks have no checksums."""
     source = open_source(address, missing=missing, storage_options=storage_options)
     if isinstance(source, StackedSource):
         say(f"reading {order_in_words([part.address for part in source.parts])}.")
@@ -172,19 +172,20 @@ def _matrix_at(address: str, folder: Folder, say: Say) -> Source:
         if unfinished(folder) is None:
             raise
     raise ValueError(
-        f"moments are needed, or a matrix; {address} holds a scan that is not finished. Give the same `rgcss scan` "
-        "command again: it goes on from its checkpoints. With other options, add --overwrite."
+        f"moments or a matrix are needed; {address} holds an unfinished scan. Give the same `rgcss scan` command "
+        "again: it resumes from its checkpoints. With other options, add --overwrite."
     )
 
 
 def result_places(data: str, output: str | None, lams: Sequence[Any], overwrite: bool) -> list[str | None]:
-    """Say where the result of each lambda goes, and refuse what may not be written before anything is read."""
+    """Return the place of the result of each lambda; refuse places that must not be written before any data is read."""
     if output is None:
         return [None] * len(lams)
     if len(set(lams)) < len(lams):
-        raise ValueError(f"each lambda must be named once, that each has a result of its own; got {lams}.")
+        raise ValueError(f"each lambda must be given once, so that each has a result of its own; got {lams}.")
     short = [f"{lam:g}" for lam in lams] if len(lams) > 1 else []
-    ends = short if len(set(short)) == len(short) else [repr(lam) for lam in lams]  # all digits, where six do not do
+    # All digits, if six do not tell them apart.
+    ends = short if len(set(short)) == len(short) else [repr(lam) for lam in lams]
     suffix = Path(output).suffix
     places = [f"{output.removesuffix(suffix)}-{end}{suffix}" for end in ends] or [output]
     for place in places:
@@ -194,13 +195,13 @@ def result_places(data: str, output: str | None, lams: Sequence[Any], overwrite:
 
 
 def provenance_of(address: str) -> dict[str, Any]:
-    """Say where the moments of an archive came from, without reading them."""
+    """Return the origin of the moments of an archive, without reading them."""
     folder = archives.folder_of(address)
     return provenance_from(folder.address, archives.require(folder))
 
 
 def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any], say: Say = print) -> Result:
-    """Select as asked, and work out all that a report shows."""
+    """Pick columns and compute everything that a report shows."""
     question = _sensible(source, question, say)
     if isinstance(source, Rows):
         source = _fitting(source, question, say)
@@ -223,7 +224,7 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
 
 
 def _improved(picked: Selection, source: Moments | Rows, question: Question, say: Say) -> Selection:
-    """Exchange picked columns for better ones, and say what that brought."""
+    """Swap picked columns for better ones, and report the improvement."""
 
     def told(made: int, most: int, loss: float) -> None:
         say(f"{made} of {most} more searches made; the lowest loss is {loss:.6g}.")
@@ -235,31 +236,31 @@ def _improved(picked: Selection, source: Moments | Rows, question: Question, say
 
 
 def _fitting(rows: Rows, question: Question, say: Say) -> Moments | Rows:
-    """Return moments in the place of rows if what is asked needs them."""
+    """Replace rows by their moments if the question needs a Gram."""
     if not question.exact and question.aims.suit_rows:
         return rows
-    say(f"What is asked needs the Gram of all {rows.n:,} columns: forming it from the rows.")
+    say(f"These options need the Gram of all {rows.n:,} columns: forming it from the rows.")
     noise, folds = isinstance(question.aims.noise, str), len(rows.folds) or None
-    # Which refuses what does not fit into memory.
+    # scan refuses moments that do not fit into memory.
     moments = scan(rows.block, weights=rows.weights, noise=noise, folds=folds, progress=False)
     return replace(moments, names=rows.names, dropped=rows.dropped)
 
 
 def _sensible(source: Moments | Rows, question: Question, say: Say) -> Question:
-    """Fill in what was left open, and say so."""
+    """Fill in defaults, and report them."""
     if question.explained is not None and question.choose_k:
         raise ValueError("explained and choose_k both choose the number of columns; give one of them.")
     if question.lam is None:
         if source.folds:
             question = replace(question, lam="cv")
         else:
-            say("lambda = 1, because there are no folds to choose it by; `rgcss scan --folds 5` keeps them.")
+            say("lambda = 1, because there are no folds to cross-validate with; `rgcss scan --folds 5` makes them.")
             question = replace(question, lam=1.0)
     return question if question.k is not None else replace(question, k=_count(source.n, question, source.names))
 
 
 def _count(n: int, question: Question, names: tuple[str, ...] | None) -> int:
-    """Return how many columns of n to pick, or to try, where nobody said."""
+    """Return the default number of columns to pick or to try, of n."""
     if question.explained is not None or question.aims.budget is not None:
         return most_columns(n, names, None, question.problem, tunes=question.lam == "cv")
     usual = TRIED_COLUMNS if question.choose_k else DEFAULT_COLUMNS

@@ -252,7 +252,7 @@ def done_again(one, here):
     try:
         one.do(here)
     except FileExistsError as error:
-        if "is there already" not in str(error):
+        if "exists already" not in str(error):
             raise
         refused = str(error)
     return {"outcome": one.look(here), "refused": refused}
@@ -359,7 +359,7 @@ def _leave(do, here):
     except ArchiveBusyError:
         code = 3
     except FileExistsError as error:
-        code = 3 if "is there already" in str(error) else 4
+        code = 3 if "exists already" in str(error) else 4
     except BaseException:
         traceback.print_exc()
     finally:

@@ -95,9 +95,11 @@ def test_a_table_has_bounds_and_held_out_shares_where_they_are_known(answers, mo
 def test_a_chart_of_the_picks(answers, kind):
     found = answers[kind]
     axes = found.plot()
-    curve = axes.get_lines()[0]
-    np.testing.assert_array_equal(curve.get_ydata(), found.explained)
-    assert axes.get_ylabel() == "share of the variation"
+    curves = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
+    np.testing.assert_array_equal(curves["picked columns"], [0.0, *found.explained])
+    for label, shares in found.compared.items():
+        np.testing.assert_array_equal(curves[label], [0.0, *shares])
+    assert axes.get_title(loc="left") == "of the variation explained"
     assert found.plot(ax=axes) is axes
     mpl.pyplot.close("all")
 

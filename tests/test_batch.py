@@ -104,19 +104,19 @@ def test_other_options_are_done_again(folder):
         ("[[jobs]\n", "is not valid TOML"),
         ("[defaults]\nk = 1\n", r"at least one table \[\[jobs\]\]"),
         ("[[jobs]]\nk = 1\n", "must have data ="),
-        ('[[jobs]]\ndata = "special.zarr"\ncolour = "red"\n', "an option 'colour' that is not known"),
-        ('[other]\n[[jobs]]\ndata = "special.zarr"\n', r"has a table \[other\]"),
+        ('[[jobs]]\ndata = "special.zarr"\ncolour = "red"\n', "an unknown option 'colour'"),
+        ('[other]\n[[jobs]]\ndata = "special.zarr"\n', r"has an unknown table \[other\]"),
         ('[[jobs]]\ndata = "none-*.zarr"\n', "no archive matches"),
         ('[[jobs]]\ndata = "archives/*.zarr"\nresult = "r.json"\n', "two jobs of .* would write .*r.json"),
         ('[[jobs]]\ndata = "archives/*.zarr"\nreport = "all.html"\n', "two jobs of .* would write .*all.html"),
         ('[[jobs]]\ndata = "special.zarr"\nresult = "r"\nreport = "./x/../r"\n', "the same job of .* would write .*r"),
         (
             '[[jobs]]\ndata = "special.zarr"\nmoments = "{stem}.zarr"\n',
-            "moments = .*special.zarr.* is data, which",
+            "moments = .*special.zarr.* is data and",
         ),
         ('[[jobs]]\ndata = "nowhere.zarr"\nmoments = "{stem}.zarr"\n', "nowhere.zarr.* is data"),
         ('[[jobs]]\ndata = "special.zarr"\nreport = "special.zarr/"\n', 'is data.*such as report = "out/{stem}.html"'),
-        ('[[jobs]]\ndata = "archives/*.zarr"\nmoments = "archives/a00.zarr"\n', "is data, which must not be"),
+        ('[[jobs]]\ndata = "archives/*.zarr"\nmoments = "archives/a00.zarr"\n', "is data and must not be"),
     ],
 )
 def test_a_wrong_file_is_refused_before_anything_is_done(folder, text, message):
@@ -247,7 +247,7 @@ def test_columns_are_exchanged_with_fewer_rows_than_columns_too(tmp_path):
     greedy, refined, wanted = picked("wide.zarr"), picked("wide.zarr", refine=True), picked("m.zarr", refine=True)
     assert set(refined.selection.columns) == set(wanted.selection.columns) != set(greedy.selection.columns)
     assert refined.selection.loss[-1] < greedy.selection.loss[-1]
-    assert any("needs the Gram of all 30" in line for line in said)
+    assert any("need the Gram of all 30" in line for line in said)
     assert refined.provenance["asked"]["refine"]
 
 
@@ -258,5 +258,5 @@ def test_a_place_has_no_field_but_the_stem(tmp_path, template):
     zarr.create_array(tmp_path / "a.zarr", data=np.eye(4))
     path = tmp_path / "jobs.toml"
     path.write_text(f'[[jobs]]\ndata = "a.zarr"\nresult = "{template}"\n')
-    with pytest.raises(ValueError, match=r"stem|is not one"):
+    with pytest.raises(ValueError, match=r"stem|is not valid"):
         run_batch(path)

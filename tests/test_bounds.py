@@ -79,9 +79,9 @@ def test_a_chunk_that_swells_is_refused_before_there_is_memory_for_it(tmp_path, 
     source = ZarrSource(zarr.open_array(path, mode="r"), str(path))
     np.testing.assert_array_equal(source.read(0, 4000), rows)
     chunks_of(path)[0].write_bytes(swollen(kind))
-    with pytest.raises(DamagedChunkError, match=r"must decode to no more than [\d,]+ bytes"):
+    with pytest.raises(DamagedChunkError, match=r"must decode to at most [\d,]+ bytes"):
         source.read(0, 1000)
-    with pytest.raises(DamagedChunkError, match=r"must decode to no more than [\d,]+ bytes"):
+    with pytest.raises(DamagedChunkError, match=r"must decode to at most [\d,]+ bytes"):
         source.read(5, 999)
 
 
@@ -97,7 +97,7 @@ def test_a_chunk_of_a_shard(tmp_path):
     source = ZarrSource(zarr.open_array(path, mode="r"), str(path))
     np.testing.assert_array_equal(source.read(0, 4000), rows)
     shard.write_bytes(content)
-    with pytest.raises(DamagedChunkError, match=r"must decode to no more than [\d,]+ bytes"):
+    with pytest.raises(DamagedChunkError, match=r"must decode to at most [\d,]+ bytes"):
         source.read(0, 4000)
 
 

@@ -240,7 +240,7 @@ def test_a_chunk_of_blosc_that_is_not_zarrs_own_was_cut_off(tmp_path):
     np.testing.assert_array_equal(source.read(0, 40), A)
     file = tmp_path / "a.zarr/c/2/0"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(DamagedChunkError, match="this one was cut off after"):
+    with pytest.raises(DamagedChunkError, match="this one is truncated after"):
         source.read(0, 40)
 
 

@@ -128,7 +128,7 @@ def test_a_process_that_ended_and_was_not_asked_how_is_dead():
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b'{"id": "0000'])
 def test_a_claim_that_was_cut_off_does_not_count(tmp_path, impatient, content):
     (tmp_path / claim.NAME).write_bytes(content)
-    with pytest.warns(UserWarning, match="A file that was cut off claims"), claim.claimed(Folder(str(tmp_path))):
+    with pytest.warns(UserWarning, match="A truncated file claims"), claim.claimed(Folder(str(tmp_path))):
         pass
     assert not list(tmp_path.iterdir())
 
@@ -137,9 +137,7 @@ def test_a_claim_that_was_cut_off_does_not_count(tmp_path, impatient, content):
 def test_a_file_in_the_place_of_the_claim_is_left_alone(tmp_path, content):
     (tmp_path / claim.NAME).write_bytes(content)
     with (
-        pytest.raises(
-            FileExistsError, match=r"writer.json is where the process that writes is noted, and is something"
-        ),
+        pytest.raises(FileExistsError, match=r"writer.json must be the claim of the writing process; it is something"),
         claim.claimed(Folder(str(tmp_path))),
     ):
         pass
@@ -159,7 +157,7 @@ def test_the_id_of_a_claim_is_no_path(tmp_path, impatient, made_up):
         try:
             rg.save(rg.Moments.of(rows(10)), here)
         except FileExistsError as error:
-            assert "writer.json is where the process that writes is noted" in str(error)  # noqa: PT017
+            assert "writer.json must be the claim of the writing process" in str(error)  # noqa: PT017
     assert (tmp_path / "victim.txt").read_text() == "all of it"
 
 
@@ -311,7 +309,7 @@ def test_a_claim_from_elsewhere_is_taken_over_at_once_where_the_user_says_so(tmp
     assert done.exit_code == 0, done.output
     assert rg.load(tmp_path / "m.zarr").rows == 50
     assert (claim.LOOK in looks) is not forced
-    words = "taken over, as was asked for" if forced else "give --force-unlock"
+    words = "taken over, as requested" if forced else "give --force-unlock"
     assert any(words in str(one.message) for one in told)
     assert not claim.force_unlock.get()
 

@@ -87,7 +87,7 @@ def test_json_on_stdout_talk_on_stderr(folder):
 def test_defaults_explain_themselves(folder):
     done = rgcss("select", "a.zarr", cwd=folder)
     assert "\n10 of 36 columns keep " in done.stdout
-    assert "lambda = 1, because there are no folds to choose it by" in done.stderr
+    assert "lambda = 1, because there are no folds to cross-validate with" in done.stderr
     assert "reading it once" in done.stderr
 
 
@@ -184,7 +184,7 @@ def test_workers_give_the_same_bits(folder):
         (["select", "m.zarr", "--include", "99"], 1, "a column index must be between 0 and 35; got 99"),
         (["select", "m.zarr", "--include", "1", "--exclude", "1"], 1, "both included and excluded"),
         (["select", "m.zarr", "--include", "here"], 1, "column 'here' is not there"),
-        (["tune", "m.zarr", "--lams", "cv"], 2, "numbers with commas"),
+        (["tune", "m.zarr", "--lams", "cv"], 2, "numbers separated by commas"),
         (["tune", "plain.zarr", "-k", "5"], 1, "folds"),
         (["scan", "a.zarr"], 2, "Missing option '-o'"),
         (["scan", "a.zarr", "-o", "x.zarr", "--folds", "1"], 1, "folds"),
@@ -200,7 +200,7 @@ def test_workers_give_the_same_bits(folder):
         (["report", "r.json", "-o", "x.html", "--image-shape", "6"], 2, "is not of the form 28x28"),
         (["report", "r.json", "-o", "x.html", "--image-shape", "6x7"], 1, "36"),
         (["inspect", "nothing"], 1, "nothing"),
-        (["convert", "a.npy", "a.zarr"], 1, "is there already"),
+        (["convert", "a.npy", "a.zarr"], 1, "exists already"),
         (["batch", "nothing.toml"], 1, "nothing.toml"),
         (["dance"], 2, "No such command 'dance'"),
     ],
@@ -262,7 +262,7 @@ def test_ctrl_c_while_the_command_line_is_loaded_ends_in_one_line(tmp_path):
     command = [sys.executable, "-m", "rgcss_dask", "--version"]
     settings = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=settings)
-    assert (done.returncode, done.stderr) == (130, "interrupted before anything was begun.\n")
+    assert (done.returncode, done.stderr) == (130, "interrupted before the command started.\n")
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"rgcss": "rgcss_dask.__main__:main"}  # the script begins there too
 
@@ -306,7 +306,7 @@ def test_ctrl_c_at_any_moment_and_the_rerun_goes_on(tmp_path):
             assert running.returncode in (0, 1, 130), message
             if running.returncode == 130:
                 clean += 1
-                assert "goes on from there" in message
+                assert "resumes from there" in message
                 assert "Traceback" not in message
             if running.returncode == 0:
                 break

@@ -154,7 +154,7 @@ def test_rows_that_change_while_they_are_read_are_refused(tmp_path, monkeypatch)
         if len(seen) == 5:
             array[:] = X[::-1]
 
-    with pytest.raises(ValueError, match="the rows changed while they were written"):
+    with pytest.raises(ValueError, match="the rows must not change while they are written"):
         convert(source, tmp_path / "out.zarr", told=told)
     assert not (tmp_path / "out.zarr").exists()
     convert(source, tmp_path / "out.zarr")
@@ -192,7 +192,7 @@ def test_what_lies_beside_a_target_that_is_whole_is_removed(tmp_path, left):
         mine = claim.Claim.mine()
         name = "out.zarr.writer.json" + (f".{mine.id}" if left.endswith("on a claim") else "")
         (tmp_path / name).write_bytes(replace(mine, pid=ended.pid).signed(0))
-    with pytest.raises(FileExistsError, match=r"out\.zarr is there already"):
+    with pytest.raises(FileExistsError, match=r"out\.zarr exists already"):
         convert(source, target)
     assert {path.name for path in tmp_path.iterdir()} == {source.name, "out.zarr"}
     assert np.array_equal(zarr.open_array(target, mode="r")[:], X)
@@ -261,7 +261,9 @@ def test_names_that_differ_are_said(other, difference, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("a.csv").write_text("a,b\n1,2\n")
     Path("c.csv").write_text(other)
-    with pytest.raises(ValueError, match=rf"same columns, in any order; {difference}\..*or convert them apart"):
+    with pytest.raises(
+        ValueError, match=rf"same columns, in any order; {difference}\..*or convert the files separately"
+    ):
         convert(["a.csv", "c.csv"], "out.zarr")
 
 
@@ -277,7 +279,7 @@ def test_files_with_and_without_names_are_not_stacked(tmp_path, monkeypatch):
 def test_a_first_line_of_numbers_is_no_header(first, tmp_path):
     (tmp_path / "x.csv").write_text(f"{first}\n0.5,2\n3,4\n")
     with pytest.raises(
-        ValueError, match=r"must name the columns; .*x\.csv begins with numbers \(.*Put a line of names"
+        ValueError, match=r"must name the columns; .*x\.csv begins with numbers \(.*Insert a line of names"
     ):
         convert(tmp_path / "x.csv", tmp_path / "out.zarr")
 
@@ -363,14 +365,14 @@ def test_nulls_that_the_statistics_deny_are_an_error(tmp_path, monkeypatch):
     pa = pytest.importorskip("pyarrow")
     source = parquet(tmp_path / "x.parquet", {"a": pa.array([1, 2]), "b": pa.array([3, None])})
     monkeypatch.setattr(columnar.ParquetTable, "_nulls", lambda self, name: 0)
-    with pytest.raises(ValueError, match=r"column 'b' of .*x\.parquet holds nulls .*Write the file anew"):
+    with pytest.raises(ValueError, match=r"column 'b' of .*x\.parquet holds nulls, .*Write the file again"):
         convert(source, tmp_path / "out.zarr")
 
 
 def test_one_of_several_matrices(tmp_path):
     np.savez(tmp_path / "two.npz", train=X, test=X[:10])
     assert convert(tmp_path / "two.npz", tmp_path / "out.zarr", dataset="test") == 10
-    with pytest.raises(ValueError, match="holds the matrices train, test; name one with dataset="):
+    with pytest.raises(ValueError, match="holds the matrices train, test; choose one with dataset="):
         convert(tmp_path / "two.npz", tmp_path / "other.zarr")
     with pytest.raises(ValueError, match="there is no 'valid'"):
         convert(tmp_path / "two.npz", tmp_path / "other.zarr", dataset="valid")
@@ -388,12 +390,12 @@ def test_bad_input_leaves_nothing_behind(tmp_path):
     for source, target, error, message in [
         ("nothing.npy", "o", FileNotFoundError, "there is no file"),
         ("no-*.npy", "o", FileNotFoundError, "no file matches"),
-        ("x.xyz", "o", ValueError, "the kind of .* is not known by its name"),
+        ("x.xyz", "o", ValueError, "a file must have a name that ends in one of"),
         ("*.npy", "o", ValueError, "files must have the same columns"),
         ("words.csv", "o", TypeError, r"'b' \(text, such as 'x' in row 1\)"),
-        ("short-ubyte", "o", ValueError, "the file ends early: 1,000 rows were promised, 998 found"),
-        ("x.npy", "taken.zarr", FileExistsError, "is there already"),
-        ("x.npy", "no/folder", FileNotFoundError, "the folder .* is not there"),
+        ("short-ubyte", "o", ValueError, "must hold the 1,000 rows of its header; it ends after 998"),
+        ("x.npy", "taken.zarr", FileExistsError, "exists already"),
+        ("x.npy", "no/folder", FileNotFoundError, "the folder .* does not exist"),
     ]:
         with pytest.raises(error, match=message):
             convert(str(tmp_path / source), tmp_path / target)

@@ -215,7 +215,7 @@ def test_what_is_asked_is_checked_first(picked, options, words):
 
 
 def test_other_columns_are_refused(picked):
-    with pytest.raises(ValueError, match="must have the 64 columns that were chosen from; memory has 63"):
+    with pytest.raises(ValueError, match="must have the 64 columns that were selected from; memory has 63"):
         rg.downstream(picked, X[:, 1:], Y)
 
 

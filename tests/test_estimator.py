@@ -300,7 +300,7 @@ def test_splitters_of_scikit_learn(X):
     np.testing.assert_allclose(e.moments_.gram(), X.T @ X)
     with pytest.raises(ValueError, match="hold out each of the 500 rows exactly once"):
         RGCSS(4, lam="cv", cv=[(np.arange(10), np.arange(10, 500))]).fit(X)
-    with pytest.raises(ValueError, match="cv must be a number of folds where rows are not all in memory"):
+    with pytest.raises(ValueError, match="cv must be a number of folds if the rows are not in memory"):
         RGCSS(4, lam="cv", cv=KFold(4)).fit(da.from_array(X))
 
 
@@ -453,7 +453,7 @@ def test_a_stored_matrix_gives_a_dask_array(X, tmp_path):
 
 def test_set_output_refuses_to_load_what_is_lazy(X):
     e = clone(RGCSS(3).set_output(transform="pandas")).fit(X)
-    with counted_computes() as runs, pytest.raises(TypeError, match="would load what is lazy into memory"):
+    with counted_computes() as runs, pytest.raises(TypeError, match="would load them into memory"):
         e.transform(da.from_array(X))
     assert runs == []
 

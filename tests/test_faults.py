@@ -21,7 +21,7 @@ from rgcss_dask.faults import is_bug, one_line
 from rgcss_dask.io.claim import ArchiveBusyError
 from rgcss_dask.sources.registry import open_source
 
-ASKED = f"This is a bug in rgcss_dask {rgcss_dask.__version__}, and no mistake of yours: please report it"
+ASKED = f"This is a bug in rgcss_dask {rgcss_dask.__version__}, not a mistake of yours: please report it"
 
 
 def run(monkeypatch, capsys, *arguments):

@@ -84,7 +84,7 @@ def test_a_share_takes_the_same_columns_at_every_door(run, share, lam):
 @pytest.mark.filterwarnings("always")
 def test_a_share_that_so_few_columns_cannot_explain_is_said(run):
     stored("a.zarr", table())
-    rule = "1 column, the most that were allowed, explains"
+    rule = "1 column, the maximum allowed, explains"
     with pytest.warns(UserWarning, match=rule):
         rg.select("a.zarr", 1, explained=0.99, center=True)
     assert rule in run("select", "a.zarr", "-k", 1, "--explained", 0.99, "--center", talk=True)
@@ -138,7 +138,7 @@ def test_what_is_given_for_something_else_is_met_by_its_name(run):
     run("scan", "a.zarr", "-o", "m.zarr", "--folds", 3)
     run("select", "m.zarr", "-k", 3, "--lam", 1, "-o", "r.json")
     for command in (["select", "r.json"], ["tune", "r.json"], ["scan", "r.json", "-o", "x.zarr"]):
-        assert "rows are needed; r.json is a result: rgcss report r.json" in run(*command, code=1)
+        assert "rows are needed; r.json is a result: show it with rgcss report r.json" in run(*command, code=1)
     assert "rows are needed; m.zarr holds moments" in run("scan", "m.zarr", "-o", "x.zarr", code=1)
     for command in ("report", "apply"):
         rest = ["a.zarr", "-o", "x"] if command == "apply" else ["-o", "x.html"]
@@ -146,10 +146,10 @@ def test_what_is_given_for_something_else_is_met_by_its_name(run):
             command, "m.zarr", *rest, code=1
         )
         assert "a result is needed; a.zarr holds rows" in run(command, "a.zarr", *rest, code=1)
-    assert "a.zarr holds rows: make moments of them" in run("merge", "a.zarr", "m.zarr", "-o", "x.zarr", code=1)
-    assert "it is a folder, in which there is a.zarr, m.zarr" in run("scan", ".", "-o", "x.zarr", code=1)
+    assert "a.zarr holds rows: make moments from them" in run("merge", "a.zarr", "m.zarr", "-o", "x.zarr", code=1)
+    assert "it is a folder that contains a.zarr, m.zarr" in run("scan", ".", "-o", "x.zarr", code=1)
     Path("notes").write_text("no data")
-    assert "it is a file of another kind" in run("select", "notes", code=1)
+    assert "it is a file of another format" in run("select", "notes", code=1)
     with pytest.raises(WrongKindError, match=r"moments are needed; .*r\.json is a result"):
         rg.load("r.json")
     with pytest.raises(WrongKindError, match=r"load_result\('r\.json'\)"):

@@ -313,7 +313,7 @@ def test_a_damaged_note_of_a_pass_is_refused_and_replaced_on_request(tmp_path, c
     array, archive, note = cut_off_scan(tmp_path)
     text = note.read_text()
     note.write_text(text[:-1] if change is None else json.dumps(change(json.loads(text))))
-    words = "pass.json, .* is damaged. Begin anew" if change is None else "unfinished pass over other data"
+    words = "pass.json, .* is damaged. Start again" if change is None else "unfinished pass over other data"
     with pytest.raises(OtherPassError, match=words):
         rg.scan(array, archive=archive)
     assert rg.scan(array, archive=archive, overwrite=True).rows == 60_000
@@ -331,7 +331,7 @@ def test_the_way_on_at_the_command_line(tmp_path, capsys):
     scan = ("scan", tmp_path / "a.zarr", "-o", tmp_path / "m.zarr")
     with pytest.raises(ValueError, match="row 55555"):
         run(*scan)
-    with pytest.raises(ValueError, match=r"not finished\. Give the same .* add --overwrite"):
+    with pytest.raises(ValueError, match=r"unfinished scan\. Give the same .* add --overwrite"):
         run("select", tmp_path / "m.zarr", "-k", 2)
     with pytest.raises(OtherPassError, match="--overwrite"):
         run(*scan, "--nan", "drop", "--folds", 3)

@@ -155,7 +155,7 @@ def test_a_processor_without_the_instructions_has_the_same_bits(tmp_path, instru
     said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
     here = rg.scan(tmp_path / "a.zarr")
     assert said.split()[0] == hashlib.sha256(here.product.tobytes() + here.total.tobytes()).hexdigest()
-    assert "has no instructions that add up bytes in 32 bits" in said
+    assert "has no instructions for byte products in 32 bits" in said
     record = require(folder_of(tmp_path / "m.zarr"))
     assert "products by float32" in record.history[0]
     # Another processor, the same pass: nothing is scanned again.

@@ -328,7 +328,7 @@ def test_anndata_is_read_by_ranges(tmp_path, monkeypatch, anndata):
 
 def test_bad_anndata(cells, tmp_path, anndata):
     cells.X = cells.X.tocsc()
-    with pytest.raises(ValueError, match=r"holds them by columns \(CSC\). Write it by rows once"):
+    with pytest.raises(ValueError, match=r"is stored by columns \(CSC\). Write it by rows once"):
         rg.scan(write(cells, tmp_path / "csc.zarr"))
     empty = anndata.AnnData(obs=cells.obs, var=cells.var, layers={"counts": cells.X.tocsr()})
     with pytest.raises(ValueError, match=r"no matrix X in the AnnData. It has layers\['counts'\]"):
@@ -347,7 +347,7 @@ def test_bad_anndata(cells, tmp_path, anndata):
 
 
 def test_bad_h5ad(cells, tmp_path, anndata):
-    with pytest.raises(ValueError, match="a view of an AnnData that is backed"):
+    with pytest.raises(ValueError, match="a backed AnnData must not be a view"):
         rg.scan(anndata.read_h5ad(write_h5ad(cells, tmp_path / "csr.h5ad"), backed="r")[:10])
     with pytest.raises(ValueError, match="read from a disk of this machine; got s3://"):
         rg.scan("s3://bucket/cells.h5ad")

@@ -131,7 +131,7 @@ def test_a_mask_of_rows_cannot_have_gaps():
     X = np.random.default_rng(0).standard_normal((20, 3))
     keep = np.ma.array(np.arange(20) % 2 == 0, mask=np.arange(20) == 9)
     for given in (keep, da.from_array(keep, chunks=6)):
-        with pytest.raises(ValueError, match="rows must say of every row whether it counts; row 9 is masked"):
+        with pytest.raises(ValueError, match="rows must be True or False for every row; row 9 is masked"):
             rg.scan(X, rows=given)
     assert rg.scan(X, rows=np.ma.array(keep.data)).rows == 10
 

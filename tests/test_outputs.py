@@ -13,8 +13,8 @@ from rgcss_dask.batch import run_batch
 from rgcss_dask.cli import cli
 from rgcss_dask.io.outputs import Places, refuse_inputs
 
-INPUT = "must not be written over: the output .* which is an input. Give another path"
-OTHERS = r"is there already, and is not a \w+ that was made here.*--overwrite"
+INPUT = "must not be overwritten: the output .* which is an input. Give another path"
+OTHERS = r"exists already, and is not a \w+ written by this package.*--overwrite"
 
 
 def rgcss(*arguments):
@@ -126,7 +126,7 @@ def test_files_of_others_are_replaced_when_asked(here, command, name):
 
 def test_what_is_no_file_is_not_replaced(here):
     for output in ("m.zarr", "/dev/null"):
-        with pytest.raises(FileExistsError, match="must be a file; it is a folder or a device"):
+        with pytest.raises(FileExistsError, match="must be a regular file; it is a folder or a device"):
             rgcss("report", "r.json", "-o", output, "--overwrite")
 
 
@@ -144,7 +144,7 @@ def test_what_is_no_file_is_not_replaced(here):
 def test_a_batch_writes_nothing_into_data_or_over_its_list(here, line):
     (here / "jobs.toml").write_text(f'[[jobs]]\ndata = "d.zarr"\nk = 1\nlam = 1.0\n{line}\n')
     before = contents(here)
-    with pytest.raises(ValueError, match=r"(must not be written over|would write)"):
+    with pytest.raises(ValueError, match=r"(must not be overwritten|would write)"):
         run_batch("jobs.toml", overwrite=True, say=lambda line: None)
     assert contents(here) == before
 
@@ -154,7 +154,7 @@ def test_a_batch_replaces_files_of_others_when_asked(here):
     (here / "mine.json").write_text('{"mine": 1}')
     (job,) = run_batch("jobs.toml", say=lambda line: None)["jobs"]
     assert job["status"] == "failed"
-    assert "is not a result that was made here" in job["words"]
+    assert "is not a result written by this package" in job["words"]
     assert (here / "mine.json").read_text() == '{"mine": 1}'
     (job,) = run_batch("jobs.toml", overwrite=True, say=lambda line: None)["jobs"]
     assert job["status"] == "done"
@@ -164,7 +164,7 @@ def test_lambdas_that_are_written_alike_have_results_of_their_own(here):
     rgcss("select", "m.zarr", "-k", 1, "--lam", "1.0000001,1.0000002", "-o", "t.json")
     lams = [rg.load_result(f"t-{lam}.json").selection.lam for lam in ("1.0000001", "1.0000002")]
     assert lams == [1.0000001, 1.0000002]
-    with pytest.raises(ValueError, match="each lambda must be named once"):
+    with pytest.raises(ValueError, match="each lambda must be given once"):
         rgcss("select", "m.zarr", "-k", 1, "--lam", "2,2.0", "-o", "t.json")
 
 

@@ -282,7 +282,7 @@ def test_what_holds_no_anndata_is_said(cells, tmp_path):
     with pytest.raises(ValueError, match=r"there is none at .*nowhere.zarr"):
         rg.gene_panel(tmp_path / "nowhere.zarr", K)
     zarr.open_group(tmp_path / "group.zarr", mode="w")
-    with pytest.raises(ValueError, match=r"group.zarr is a Zarr group, and an array is needed"):
+    with pytest.raises(ValueError, match=r"group.zarr is a Zarr group; an array is needed"):
         rg.gene_panel(tmp_path / "group.zarr", K)
     gaps = made()
     gaps.X = gaps.X.toarray()

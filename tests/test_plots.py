@@ -41,6 +41,36 @@ def test_path(picked, axes):
     np.testing.assert_allclose(heights(axes, 0)[1:], picked.result().components_explained)
 
 
+def test_answers_plot_by_the_same_functions(moments, picked, axes):
+    """And a selection from a Gram alone is plotted too, with its bound, without anything worked out anew."""
+    tuned = rg.cross_validate(moments, 4, center=True)
+    trust = rg.stability(moments, 6, center=True, resamples=10)
+    alone = rg.select(moments.gram(center=True), 6, bound=True)
+    for answer, plot in (
+        (picked, lambda: plots.path(picked, axes, components=False)),
+        (alone, lambda: plots.path(alone, axes, components=False)),
+        (picked.result(), lambda: plots.path(picked, axes)),
+        (tuned, lambda: plots.path(tuned, axes, components=False)),
+        (trust, lambda: plots.stability(trust, ax=axes)),
+    ):
+        shown = answer.plot(ax=axes)
+        assert shown is axes
+        drawn = [np.asarray(line.get_ydata()) for line in axes.lines], [bar.get_height() for bar in axes.patches]
+        axes.clear()
+        plot()
+        again = [np.asarray(line.get_ydata()) for line in axes.lines], [bar.get_height() for bar in axes.patches]
+        for one, other in zip(drawn, again, strict=True):
+            assert len(one) == len(other)
+            assert all(np.array_equal(x, y) for x, y in zip(one, other, strict=True))
+        assert any(drawn)
+        axes.clear()
+    tuned.plot(axes, against="columns")
+    np.testing.assert_allclose(heights(axes, 0), tuned.summary.mean[np.flatnonzero(tuned.lams == tuned.lam)[0]])
+    axes.clear()
+    trust.plot(picked, axes)
+    np.testing.assert_allclose([bar.get_height() for bar in axes.patches], trust.frequency[picked.columns])
+
+
 def test_loss_and_its_bound(picked, axes):
     plots.loss(picked, axes)
     drawn = [np.asarray(line.get_ydata()) for line in axes.lines if len(line.get_ydata()) == 6]
@@ -75,6 +105,9 @@ def test_stability(moments, picked, axes):
     trust = rg.stability(moments, 6, center=True, resamples=10)
     plots.stability(trust, picked, axes)
     np.testing.assert_allclose([bar.get_height() for bar in axes.patches], trust.frequency[picked.columns])
+    axes.clear()
+    plots.stability(trust, ax=axes)
+    np.testing.assert_allclose([bar.get_height() for bar in axes.patches], -np.sort(-trust.frequency)[:6])
 
 
 def test_redundancy(picked, axes):
@@ -91,11 +124,11 @@ def test_no_colour_is_left_that_a_page_would_set(picked, axes):
 
 
 def test_an_answer_of_another_kind_is_refused(picked):
-    with pytest.raises(ValueError, match="only what cross_validate returned has held-out losses; got Selection"):
+    with pytest.raises(ValueError, match="held-out losses exist only in what cross_validate returns; got Selection"):
         plots.cross_validation(picked)
     with pytest.raises(ValueError, match="against must be one of both, lambda, columns; got 'k'"):
         plots.cross_validation(picked, against="k")
-    with pytest.raises(ValueError, match="give x, or image_shape or grid"):
+    with pytest.raises(ValueError, match="give either x, or image_shape or grid"):
         plots.picks(picked, image_shape=(8, 8), x=np.arange(64))
-    with pytest.raises(ValueError, match=r"x must have one place for each of the 64 columns; got shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"x must have one position for each of the 64 columns; got shape \(3,\)"):
         plots.picks(picked, x=np.arange(3))

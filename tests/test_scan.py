@@ -320,7 +320,7 @@ def test_too_many_columns_are_refused_before_reading(tmp_path):
 def test_an_asynchronous_client_is_refused(stores, cluster, monkeypatch):
     with Client(cluster) as client:
         monkeypatch.setattr(type(client), "asynchronous", property(lambda self: True))
-        with pytest.raises(TypeError, match="not asynchronous"):
+        with pytest.raises(TypeError, match="needs a synchronous Dask client"):
             scan(stores["uint8"])
         monkeypatch.undo()
 

@@ -5,6 +5,7 @@ import decimal
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -106,15 +107,15 @@ def test_columns_are_named_whole_or_by_patterns(options, names):
     [
         (
             {"drop": ["alhpa", "zz"]},
-            r"what drop names must be columns of x\.csv; it has no 'alhpa', 'zz'\. Near: 'alpha'",
+            r"names in drop must be columns of x\.csv; it has no 'alhpa', 'zz'\. Similar names: 'alpha'",
         ),
-        ({"columns": "zz*"}, r"what columns names .* it has no 'zz\*'\. Its columns: 'alpha', 'beta'"),
-        ({"indicators": "zz"}, r"what indicators names .* it has no 'zz'"),
-        ({"drop": "*"}, r"a matrix must have columns; none of the 2 of x\.csv is left"),
+        ({"columns": "zz*"}, r"names in columns .* it has no 'zz\*'\. Its columns: 'alpha', 'beta'"),
+        ({"indicators": "zz"}, r"names in indicators .* it has no 'zz'"),
+        ({"drop": "*"}, r"a matrix must have columns; of the 2 columns of x\.csv, none is left"),
         ({"sep": ";;"}, "sep must be one character, such as ';', or a tab; got ';;'"),
         ({"decimal": "'"}, "decimal must be '.' or ','; got \"'\""),
         ({"decimal": ",", "sep": ","}, "sep and decimal must differ; both are ','"),
-        ({"encoding": "klingon"}, "encoding must be one that Python knows.*got 'klingon'"),
+        ({"encoding": "klingon"}, "encoding must be known to Python.*got 'klingon'"),
         ({"encoding": "utf-16"}, r"x\.csv is not utf-16: .*[Ss]tream does not start with BOM.*--encoding"),
     ],
 )
@@ -137,7 +138,7 @@ def test_options_that_cannot_be(options, message):
         ("é,b\n1,2\n".encode("latin-1"), r"x\.csv is not UTF-8: line 1 has the byte 0xe9"),
         ("", r"a table must have lines; x\.csv is empty"),
         ("a,b\n", r"a matrix must have rows; x\.csv has none"),
-        ("1,2\n3,4\n", r"begins with numbers \(1, 2\)\. Put a line of names before them, or give --no-header"),
+        ("1,2\n3,4\n", r"begins with numbers \(1, 2\)\. Insert a line of names, or give --no-header"),
         (",a\n1,2\n", r"field 1 of the first line of x\.csv is empty.*row numbers.*--drop ''"),
     ],
 )
@@ -148,7 +149,7 @@ def test_tables_that_cannot_be_read_are_said_by_line(content, message):
 
 
 def test_a_table_that_is_packed_wrongly_is_named():
-    with pytest.raises(ValueError, match=r"x\.csv\.gz must be whole, and packed as its name says"):
+    with pytest.raises(ValueError, match=r"x\.csv\.gz must be complete, and compressed as its name says"):
         converted(b"abc", "x.csv.gz")
 
 
@@ -183,7 +184,7 @@ def test_all_unusable_columns_are_named_at_once_with_the_way_out():
     ("content", "hint", "options"),
     [
         ("a;b\n1,5;2\n", "; read decimal commas with --decimal ,", {}),
-        ("a,b\n1,2\n?,3\n", r"words for no value with --na '\?'", {}),
+        ("a,b\n1,2\n?,3\n", r"words as missing values with --na '\?'", {}),
         ("a,b\nx,2\ny,3\n", "0/1 columns of categories with --indicators a", {}),
         ("a,b\nTrue,2\n0,3\n", r"'a' \(text, such as 'True' in row 1\)", {}),
         ("a;b\n1.234,5;2\n", r"'a' \(text, such as '1\.234,5' in row 1\)", {"decimal": ","}),  # thousands
@@ -355,7 +356,7 @@ def test_unique_names_are_those_of_pandas():
 def test_what_arrays_take():
     np.save("x.npy", np.arange(6.0).reshape(2, 3))
     check(stored("x.npy", drop="c1"), ["c0", "c2"], [[0, 2], [3, 5]])
-    with pytest.raises(ValueError, match="indicators are made of columns of tables"):
+    with pytest.raises(ValueError, match="indicators can be made only from columns of tables"):
         rg.convert("x.npy", "y.zarr", indicators="c0")
     with pytest.raises(ValueError, match="sep, na can be given for text tables only"):
         rg.convert("x.npy", "y.zarr", na="?", sep=";")
@@ -394,5 +395,19 @@ def test_thousands_of_columns():
 def test_so_many_columns_as_only_a_damaged_file_has_are_refused():
     """And not named one by one, which would take all memory."""
     Path("x-ubyte").write_bytes(bytes([0, 0, 8, 3]) + b"".join(n.to_bytes(4) for n in (5, 2**31, 2**20)))
-    with pytest.raises(ValueError, match="up to 1,048,576 columns; the file says that it has 2,251,799,813,685,248"):
+    with pytest.raises(ValueError, match="up to 1,048,576 columns; by its header, the file has 2,251,799,813,685,248"):
         stored("x-ubyte")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_column_whose_values_nearly_all_differ_is_not_proposed_as_categories(kind):
+    names = [f"user-{i}" for i in range(40)]
+    frame = pd.DataFrame({"name": names, "town": ["Rome", "Oslo"] * 20, "n": range(40)})
+    frame.to_csv("x.csv", index=False)
+    frame.to_parquet("x.parquet", index=False)
+    with pytest.raises(TypeError, match=r"0/1 columns of categories with --indicators town\."):
+        rg.convert(f"x.{kind}", "y.zarr")
+    with pytest.raises(TypeError) as found:
+        rg.convert(f"x.{kind}", "y.zarr", drop="town")
+    assert "--drop name" in str(found.value)
+    assert "--indicators" not in str(found.value)

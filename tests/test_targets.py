@@ -127,7 +127,7 @@ def test_real_classes():
 @pytest.mark.parametrize(
     ("options", "y", "words"),
     [
-        ({"target": "y"}, None, r"give fit\(X, y\)"),
+        ({"target": "y"}, None, r"call fit\(X, y\)"),
         ({"target": "y"}, np.arange(3.0), "one entry per row of X, 300"),
         ({"target": "y"}, np.r_[np.zeros(299, int), 1], "two rows or more; 1 has one"),
         ({"target": "y"}, np.zeros(300, int), "two classes or more"),

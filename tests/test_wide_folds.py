@@ -115,7 +115,7 @@ def test_gaps_and_too_many_folds(no_gram):
     found = rg.RGCSS(5, lam="cv", nan="drop").fit(X)
     want = validate(Rows.of(X[kept], apart=APART[kept]), 5, Problem(), fixed_k=True)
     np.testing.assert_array_equal(found.selected_, want.columns)
-    with pytest.raises(ValueError, match="61 folds need as many rows"):
+    with pytest.raises(ValueError, match="61 folds need at least 61 rows"):
         rg.RGCSS(5, lam="cv", cv=61).fit(data())
 
 

@@ -1,1 +1,1 @@
-"""What is kept of a matrix: moments, checkpoints on the way to them, and results."""
+"""Stored moments, checkpoints of a pass, and results."""

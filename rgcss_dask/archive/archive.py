@@ -1,4 +1,4 @@
-"""Moments on disk: a Zarr group with checksums, a format number and a record of where they came from."""
+"""Moments on disk: a Zarr group with checksums, a format number and a record of their origin."""
 
 from __future__ import annotations
 
@@ -31,40 +31,40 @@ from rgcss_dask.runtime.environment import versions
 from rgcss_dask.sources.guarded_stores import MissingChunkError, strict_group
 
 FORMAT = 1  # of moments
-FORMAT_OF_KINDS = 2  # of what earlier versions did not know: a band
+FORMAT_OF_KINDS = 2  # of kinds that earlier versions do not know: bands and sketches
 CHUNK_BYTES = 2**25
 
 
 @dataclass(frozen=True)
 class Record:
-    """Where moments came from, as far as it is known: all of it is JSON."""
+    """The origin of moments, as far as it is known, as JSON values."""
 
     source: dict[str, Any]  # address, shape, dtype and the rows taken; empty for moments saved by hand
     options: dict[str, Any]
     fingerprint: dict[str, Any]
     spans: list[list[Any]]  # [start, stop, crc, stamp] of each span read
-    history: list[str]  # what was done, when
+    history: list[str]  # dated notes
     # Not in archives of earlier versions:
     weights: list[int] = field(default_factory=list)  # CRC-32 of the weights of each span, if there are weights
     groups: list[int] = field(default_factory=list)  # number of each group, if some were left without rows
-    lineage: list[str] = field(default_factory=list)  # versions of archives whose rows are in it, its own last
+    lineage: list[str] = field(default_factory=list)  # versions of archives whose rows are included, its own last
 
     @classmethod
     def empty(cls, note: str) -> Record:
-        """Return the record of moments whose rows are not known."""
+        """Return a record for moments of unknown origin."""
         return cls({}, {}, {}, [], [dated(note)])
 
 
 def save(moments: Moments, path: str | Path, *, storage_options: dict[str, Any] | None = None) -> None:
     """Write moments to a Zarr group at a path or fsspec URL.
 
-    A reader finds the archive that was there before or the new one, never a mixture. The moments have the same bits
-    when they are loaded again. A path with anything but an archive is refused.
+    The write is atomic: a reader finds the old or the new archive, never a mixture. Loaded moments have the same bits.
+    A path that contains anything but an archive is refused.
 
     Parameters
     ----------
     moments : Moments
-        What to write, with its folds and groups.
+        The moments to write, with their folds and groups.
     path : str or Path
         Path or URL of the archive.
     storage_options : dict, optional
@@ -85,7 +85,7 @@ def save(moments: Moments, path: str | Path, *, storage_options: dict[str, Any] 
 
 
 def load(path: str | Path, *, storage_options: dict[str, Any] | None = None) -> Moments:
-    """Read moments from an archive; a damaged one is an error.
+    """Read moments from an archive; a damaged archive raises an error.
 
     Parameters
     ----------
@@ -111,11 +111,11 @@ def load(path: str | Path, *, storage_options: dict[str, Any] | None = None) -> 
 
 
 def refuse_imputed(record: Record, address: str, verb: str) -> None:
-    """Gaps that were filled with one mean cannot be filled with another later."""
+    """Refuse to add rows to moments whose gaps were filled with column means, because the means would change."""
     if record.options.get("nan") == "mean":
         raise ValueError(
-            f"cannot {verb} {address}: its gaps were filled with the mean of its own rows (nan='mean'), and the "
-            "mean of more rows is another. Scan all sources in one pass: scan([first, second], nan='mean')."
+            f"cannot {verb} {address}: its gaps were filled with the means of its own rows (nan='mean'), which more "
+            "rows would change. Scan all sources in one pass: scan([first, second], nan='mean')."
         )
 
 
@@ -127,7 +127,7 @@ def folder_of(path: str | Path, storage_options: dict[str, Any] | None = None) -
 
 @dataclass(frozen=True)
 class Draft:
-    """A version that was written, perhaps by a worker, and is not yet what an archive says it holds."""
+    """A version that was written, perhaps by a worker, but is not published yet."""
 
     name: str
     head: dict[str, Any]
@@ -135,21 +135,21 @@ class Draft:
 
 
 def write(folder: Folder, moments: Moments, record: Record) -> None:
-    """Write a new version beside the old one, then point the group at it in one step."""
+    """Write a new version beside the old one, then publish it in one step."""
     begin(folder)
     publish(folder, write_draft(folder, moments), record)
 
 
 def begin(folder: Folder) -> zarr.Group:
-    """Return the group of an archive, made if it is not there: the mark of a folder to which drafts are written."""
+    """Return the group of an archive; create it if needed, as the mark of the folder before drafts are written."""
     refuse_lost(folder)
     return zarr.open_group(_store(folder, read_only=False), mode="a", zarr_format=3)
 
 
 def write_draft(folder: Folder, moments: Moments) -> Draft:
-    """Write a version that nobody reads yet, under a name of its own; whoever holds the claim may publish it.
+    """Write an unpublished version under a unique name; only the holder of the claim may publish it.
 
-    A worker does no more than this: the one that asked may be dead, and another may have finished the archive since.
+    A worker does only this: the process that asked may be dead, and another may have finished the archive since.
     """
     name = f"v{uuid.uuid4().hex[:12]}"
     fresh = FreshStore(_store(folder.within(name), read_only=False))
@@ -158,12 +158,12 @@ def write_draft(folder: Folder, moments: Moments) -> Draft:
 
 
 def is_whole(folder: Folder, draft: Draft) -> bool:
-    """Tell whether all files of a draft are seen from here."""
+    """Tell whether all files of a draft are visible from this process."""
     return folder.count(draft.name) == draft.files
 
 
 def publish(folder: Folder, draft: Draft, record: Record) -> None:
-    """Point the group at a draft that is whole, and remove the other versions; only who holds the claim may."""
+    """Make a complete draft the current version, and remove the others; only the holder of the claim may do so."""
     root = begin(folder)
     content: dict[str, Any] = {
         "current": draft.name,
@@ -174,8 +174,8 @@ def publish(folder: Folder, draft: Draft, record: Record) -> None:
     }
     if not is_whole(folder, draft):
         raise HinderedError(
-            f"files of {folder.address}/{draft.name} were removed while it was written. Make the same call again, when "
-            "nobody else works on this archive."
+            f"files of {folder.address}/{draft.name} must not be removed while it is written; some were. Make the same "
+            "call again when no other process works on this archive."
         )
     refuse_lost(folder)
     root.attrs[ATTRIBUTE] = {"format": _format_of(draft.head), "crc32": _crc(content), **content}
@@ -183,7 +183,7 @@ def publish(folder: Folder, draft: Draft, record: Record) -> None:
 
 
 def tidy(folder: Folder, record: Record) -> None:
-    """Remove what a call left that was killed after its result had been written; only with the claim."""
+    """Remove the leftovers of a call that was killed after writing its result; the caller holds the claim."""
     drop_versions(folder, record.lineage[-1])
     drop_checkpoints(folder)
 
@@ -197,29 +197,33 @@ def read(folder: Folder) -> tuple[Moments, Record]:
             return _read_moments(strict_group(group), content["moments"]), Record(**content["record"])
         except (StoreError, PermissionError):
             raise
-        except Exception as error:  # whatever a codec may raise
+        except Exception as error:  # any error of a codec
             seen, content = content["current"], _required(folder)
-            if content["current"] == seen:  # otherwise a writer has put a new version in the place of this one
+            if content["current"] == seen:  # otherwise a writer has published a new version meanwhile
                 raise _broken(folder, error) from error
 
 
 def _broken(folder: Folder, error: Exception) -> ValueError:
     if isinstance(error, MissingChunkError | FileNotFoundError | KeyError):
-        return ValueError(f"the archive {folder.address} is incomplete: a part of it was removed.")
+        return ValueError(
+            f"the archive {folder.address} is incomplete: a part of it was removed. Restore it, or scan again."
+        )
     return _damaged(folder, str(error))
 
 
 def _damaged(folder: Folder, reason: str) -> ValueError:
-    return ValueError(f"the archive {folder.address} is damaged: {' '.join(reason.split()).rstrip('.')}.")
+    return ValueError(
+        f"the archive {folder.address} is damaged: {' '.join(reason.split()).rstrip('.')}. Restore it, or scan again."
+    )
 
 
 def require(folder: Folder) -> Record:
-    """Read the record of an archive that must be there."""
+    """Read the record of an archive, which must exist."""
     return Record(**_required(folder)["record"])
 
 
 def read_record(folder: Folder) -> Record | None:
-    """Read the record of an archive, or None if there is none or it is not finished."""
+    """Read the record of an archive, or return None if there is no finished archive."""
     content = _look(folder)
     return None if content is None else Record(**content["record"])
 
@@ -235,20 +239,20 @@ def _required(folder: Folder) -> dict[str, Any]:
 
 
 def _look(folder: Folder) -> dict[str, Any] | None:
-    """Read what an archive says of itself, in one look: record and moments of the same version."""
+    """Read the attributes of an archive once, so that record and moments are of the same version."""
     try:
         root = zarr.open_group(_store(folder, read_only=True), mode="r")
     except (FileNotFoundError, ContainsArrayError):
         return None
     except OSError:
         raise
-    except Exception as error:  # whatever Zarr says of metadata that it cannot make sense of
+    except Exception as error:  # any error of Zarr about unreadable metadata
         raise _damaged(folder, f"its zarr.json cannot be read ({type(error).__name__}: {error})") from error
     return None if _current(root) is None else _content(root, folder)
 
 
 def dated(note: str) -> str:
-    """Put the date before a note."""
+    """Prefix a note with the date."""
     return f"{datetime.now(UTC).isoformat(timespec='seconds')} {note}".rstrip()
 
 
@@ -272,7 +276,7 @@ def _content(root: zarr.Group, folder: Folder) -> dict[str, Any]:
             "Use the version that wrote it (see 'versions' in its attributes), or scan again."
         )
     if found is None or crc != _crc(content):
-        raise _damaged(folder, "its attributes do not fit their checksum")
+        raise _damaged(folder, "the checksum of its attributes is wrong")
     if not VERSION.fullmatch(str(content["current"])):  # it becomes a path
         raise _damaged(folder, f"it names {content['current']!r} as its current version")
     content["record"].setdefault("lineage", [content["current"]])  # of the oldest archives
@@ -280,7 +284,7 @@ def _content(root: zarr.Group, folder: Folder) -> dict[str, Any]:
 
 
 def _format_of(head: Any) -> int:
-    """Return the format of an archive of this kind of moments, as its head names it."""
+    """Return the format number of an archive with moments of the kind in its head."""
     kind = head.get("kind", Moments.KIND) if isinstance(head, dict) else Moments.KIND
     return FORMAT if kind == Moments.KIND else FORMAT_OF_KINDS
 
@@ -290,7 +294,7 @@ def _crc(content: dict[str, Any]) -> int:
 
 
 def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
-    """Write the arrays, parts in groups of their own, and return the numbers beside them."""
+    """Write the arrays, with folds and groups in subgroups, and return the other values."""
     for name in moments.ARRAYS:
         values = getattr(moments, name)
         rows = max(1, CHUNK_BYTES // (8 * moments.n))
@@ -299,7 +303,7 @@ def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
             data=values,
             chunks=(min(rows, len(values)), moments.n) if values.ndim == 2 else values.shape,
             compressors=CODECS,
-            config={"write_empty_chunks": True},  # a missing chunk must always mean a lost one
+            config={"write_empty_chunks": True},  # so that a missing chunk always means a lost chunk
         )
     head: dict[str, Any] = {k: _listed(getattr(moments, k)) for k in moments.NUMBERS}
     head |= {"columns": moments.n, "arrays": list(moments.ARRAYS), "kind": moments.KIND}
@@ -308,7 +312,7 @@ def _write_moments(group: zarr.Group, moments: Moments) -> dict[str, Any]:
     if moments.differences is not None:
         head["differences"] = {name: values.tolist() for name, values in vars(moments.differences).items()}
     for kind in ("folds", "groups"):
-        parts = [replace(part, names=None) for part in getattr(moments, kind)]  # once is enough
+        parts = [replace(part, names=None) for part in getattr(moments, kind)]  # names are stored once
         head[kind] = [_write_moments(group.create_group(f"{kind}/{i}"), part) for i, part in enumerate(parts)]
     return head
 
@@ -323,7 +327,7 @@ def _read_moments(group: zarr.Group, head: dict[str, Any]) -> Moments:
         kind: tuple(_read_moments(_subgroup(group, f"{kind}/{i}"), part) for i, part in enumerate(head[kind]))
         for kind in ("folds", "groups")
     }
-    if "rounding" not in arrays:  # written before there was one
+    if "rounding" not in arrays:  # written by a version without rounding
         arrays["rounding"] = np.zeros_like(arrays["shift"])
         if not head["exact"]:
             arrays["rounding"] += doubt_of_values(head["weight"], arrays["shift"])
@@ -341,7 +345,7 @@ def _tupled(value: Any) -> Any:
 
 
 def _differences(head: dict[str, Any] | None, n: int) -> Differences | None:
-    """Return what the pass found of neighbouring rows, if it looked."""
+    """Return the differences of neighbouring rows, if the pass computed them."""
     if head is None:
         return None
     values = {name: np.array(numbers, dtype=np.float64) for name, numbers in head.items()}
@@ -351,7 +355,7 @@ def _differences(head: dict[str, Any] | None, n: int) -> Differences | None:
 
 
 def _array(group: zarr.Group, name: str, shape: tuple[int, ...]) -> zarr.Array[Any]:
-    """Return an array whose shape is known: its own metadata have no checksum."""
+    """Return an array after checking its shape and dtype, because its metadata have no checksum."""
     array = group[name]
     if not isinstance(array, zarr.Array):
         raise KeyError(name)

@@ -1,4 +1,4 @@
-"""Checkpoints of a running pass: the sums of finished nodes, each in one file that proves itself whole."""
+"""Checkpoints of a running pass: the sums of finished nodes, each in one file with a checksum."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ SYMMETRIC = {"moments": ("product",), "gaps": ("product", "present")}  # only th
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one pass, in a folder of their own."""
+    """The checkpoints of one pass, in their own folder."""
 
     folder: Folder
 
     def has(self, name: str) -> bool:
-        """Look for a checkpoint."""
+        """Tell whether a checkpoint exists."""
         return self.folder.exists(f"{name}.part")
 
     def names(self) -> set[str]:
-        """List the checkpoints there are."""
+        """List the checkpoints."""
         return {name.removesuffix(".part") for name in self.folder.names() if name.endswith(".part")}
 
     def save(self, name: str, parts: PartialSums) -> None:
-        """Write a checkpoint; a reader finds all of it or nothing."""
+        """Write a checkpoint atomically."""
         pieces: list[memoryview] = []
         entries = [_entry(key, value, pieces) for key, value in parts.sums.items()]
         crc = 0
@@ -53,12 +53,12 @@ class Checkpoints:
         self.folder.write(f"{name}.part", f"{zlib.crc32(line):08x} ".encode() + line + b"\n", *pieces)
 
     def load(self, name: str) -> PartialSums | None:
-        """Read a checkpoint back, or None if there is none."""
+        """Read a checkpoint, or return None if it does not exist."""
         data = self.folder.read(f"{name}.part")
         return None if data is None else _decode(data, f"{self.folder.address}/{name}.part")
 
     def drop(self, names: list[str]) -> None:
-        """Remove checkpoints that a later one stands for."""
+        """Remove checkpoints that a later one replaces."""
         for name in names:
             self.folder.remove(f"{name}.part")
 
@@ -104,7 +104,7 @@ def _decode(data: bytes, where: str) -> PartialSums:
 
 
 def _sum(entry: dict[str, Any], values: NDArray[np.float64]) -> tuple[PartSums, NDArray[np.float64]]:
-    """Rebuild one sum from the front of the values, and return the rest of them."""
+    """Rebuild one sum from the first values, and return the remaining values."""
     kind, n = KINDS[entry["kind"]], int(entry["n"])
     height, symmetric = int(entry.get("height", n)), SYMMETRIC.get(entry["kind"], ())
     arrays = ("cross",) if kind is Gaps else getattr(kind, "ARRAYS", ())
@@ -122,7 +122,7 @@ def _sum(entry: dict[str, Any], values: NDArray[np.float64]) -> tuple[PartSums, 
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON made a list of as it was."""
+    """Convert lists of JSON back to tuples."""
     return tuple(value) if isinstance(value, list) else value
 
 

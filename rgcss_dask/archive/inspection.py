@@ -1,4 +1,4 @@
-"""What is in a file or folder: a matrix, moments, an unfinished scan, or a result."""
+"""Describing a file or folder: a matrix, moments, an unfinished scan, or a result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rgcss_dask.sources.registry import StackedSource, open_source
 
 
 def describe(path: str, storage_options: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Say in a few JSON values what is at a path or URL."""
+    """Describe the content of a path or URL in a few JSON values."""
     if path.lower().endswith(".json"):
         return _result(path)
     folder = archives.folder_of(path, storage_options)
@@ -26,13 +26,13 @@ def describe(path: str, storage_options: dict[str, Any] | None = None) -> dict[s
         return {
             "kind": "unfinished scan",
             "checkpoints": checkpoints,
-            "way on": "give the same `rgcss scan` command again; it goes on from here. With other options: --overwrite",
+            "way on": "give the same `rgcss scan` command again; it resumes from here. With other options: --overwrite",
         }
     return _matrix(path, storage_options)
 
 
 def unfinished(folder: Folder) -> int | None:
-    """Count the checkpoints of a pass that was not finished, or return None if there was none."""
+    """Return the number of checkpoints of an unfinished pass, or None if there is none."""
     return checkpoint_count(folder.within(CHECKPOINTS)) if is_begun(folder) else None
 
 

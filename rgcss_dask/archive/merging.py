@@ -1,4 +1,4 @@
-"""Archives added up, each once, also onto one of them."""
+"""Merging archives, each once, into a new archive or into one of them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Found = list[tuple[Moments, Record]]
 def merge(
     paths: Sequence[str | Path], into: str | Path | None = None, *, storage_options: dict[str, Any] | None = None
 ) -> Moments:
-    """Add up archives of the same columns, as if their rows had been one matrix.
+    """Merge archives of the same columns, as if their rows had been one matrix.
 
     Parameters
     ----------
     paths : sequence of str or Path
         Archives with the same columns and the same numbers of folds and groups. They are not changed.
     into : str or Path, optional
-        Where to write the result, if anywhere. It may be one of the archives. Then the others are added to it, each
-        once: the same call again adds nothing, and the archive can still be appended to.
+        Where to write the result; by default it is only returned. It may be one of the archives: then the others are
+        added to it, each once. The same call again adds nothing, and the archive can still be appended to.
     storage_options : dict, optional
         Options for the file system of a URL.
 
@@ -50,18 +50,18 @@ def merge(
     <Moments of 200 rows and 3 columns>
     """
     if len(paths) == 0:
-        raise ValueError("merging needs at least one archive; got an empty list.")
+        raise ValueError("paths must name at least one archive; got an empty list.")
     if into is None:
         return _sum(_read_all(paths, storage_options))
     onto = [path for path in paths if Places([path]).touched(into).startswith("is ")]
     if len(onto) > 1:
-        raise ValueError(f"an archive to which others are added must be named once; got {into} {len(onto)} times.")
+        raise ValueError(f"the archive to which others are added must be given once; got {into} {len(onto)} times.")
     folder = folder_of(into, storage_options)
     refuse_foreign(folder)
     refuse_inputs(into, [path for path in paths if path not in onto])
     words = "merged from " + ", ".join(without_secrets(path) for path in paths)
     if onto:
-        with claimed(folder):  # before reading: what another process adds meanwhile would be lost
+        with claimed(folder):  # before reading, or rows that another process adds meanwhile would be lost
             return _add(folder, paths, _read_all(paths, storage_options), paths.index(onto[0]), words)
     found = _read_all(paths, storage_options)
     moments = _sum(found)
@@ -72,7 +72,7 @@ def merge(
 
 
 def _add(folder: Folder, paths: Sequence[str | Path], found: Found, index: int, words: str) -> Moments:
-    """Add archives to one of them, unless an earlier call has done so and was killed after that."""
+    """Add archives to one of them, unless an earlier call that was killed has done so already."""
     moments, base = found[index]
     others = [(path, record) for i, (path, (_, record)) in enumerate(zip(paths, found, strict=True)) if i != index]
     within = [path for path, record in others if set(record.lineage) & set(base.lineage)]
@@ -81,11 +81,11 @@ def _add(folder: Folder, paths: Sequence[str | Path], found: Found, index: int, 
         return moments
     if within:
         raise ValueError(
-            f"rows are counted once; those of {within[0]}, or some of them, are in {folder.address} already. Leave it "
-            "out, or merge the archives from which they came into another one."
+            f"rows must be counted once; some or all rows of {within[0]} are in {folder.address} already. Leave it "
+            "out, or merge the original archives into a new one."
         )
     lineage = [*base.lineage, *(one for _, record in others for one in record.lineage)]
-    # No single scan has this fingerprint; spans and options stay, by which rows can be appended.
+    # This fingerprint fits no single scan; spans and options stay, so that rows can be appended.
     merged = [*base.fingerprint.get("merged", []), *(record.lineage[-1] for _, record in others)]
     fingerprint, history = {**base.fingerprint, "merged": merged}, [*base.history, dated(words)]
     moments = _sum(found)

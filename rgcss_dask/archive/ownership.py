@@ -1,4 +1,4 @@
-"""What in a folder is ours: what carries our mark, and nothing else is written over or removed."""
+"""Which files of a folder belong to this package: only files with its marks are overwritten or removed."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from rgcss_dask.io.claim import NAME as CLAIM
 from rgcss_dask.io.files import DRAFT, Folder
 from rgcss_dask.io.own_files import ARCHIVE
 
-ATTRIBUTE = ARCHIVE  # of the group that is an archive: its mark
+ATTRIBUTE = ARCHIVE  # mark of the Zarr group of an archive
 CHECKPOINTS = "checkpoints"
-PASS = "pass.json"  # in the checkpoints: which pass they are of, and their mark
-MARK = b'{"format": '  # what it begins with
+PASS = "pass.json"  # in the folder of checkpoints: the identity of their pass, and their mark
+MARK = b'{"format": '  # beginning of that file
 VERSION = re.compile("v[0-9a-f]{12}")
-BATCH, BATCH_MARK = "batch.json", b'{"kind": "rgcss_dask batch"}'  # beside moments that a batch made
-PARTIAL = r"zarr\.\w+\.partial"  # drafts of Zarr that a killed process left
+BATCH, BATCH_MARK = "batch.json", b'{"kind": "rgcss_dask batch"}'  # beside moments made by a batch
+PARTIAL = r"zarr\.\w+\.partial"  # temporary files of Zarr that a killed process left
 IN_VERSION = re.compile(rf"zarr\.json|{'|'.join(ARRAYS)}|folds|groups|{PARTIAL}")
 OF_PASS = ID  # the folder of the checkpoints of one pass
 IN_PASS = re.compile(rf".+\.part|.+\.part{DRAFT}")
 BESIDE_PASS = re.compile(rf"{re.escape(PASS)}{DRAFT}")
-# Names without a meaning of their own, in the folder of an archive that was not finished.
+# Temporary files in the folder of an unfinished archive.
 PASSING = re.compile(rf"{PARTIAL}|{re.escape(CLAIM)}(\.{ID.pattern})*({DRAFT})?|{re.escape(BATCH)}{DRAFT}")
 
 
 def refuse_foreign(folder: Folder) -> None:
-    """Refuse a path with anything but an archive: it may be the data, which an archive would be written over."""
+    """Refuse a path that contains anything but an archive: it may be data, which must not be overwritten."""
     found = foreign(folder)
     if found:
         raise FileExistsError(
-            f"an archive of moments must have its path to itself; at {folder.address} there is {found}. Give a path at "
-            "which there is nothing yet, or remove what is there if it is not needed."
+            f"an archive of moments must have its path to itself; at {folder.address} there is {found}. Give a new "
+            "path, or remove what is there if it is not needed."
         )
 
 
 def foreign(folder: Folder) -> str:
-    """Say what is in a folder that belongs neither to an archive nor to an unfinished pass; nothing for nothing."""
-    if folder.is_web:  # where nothing can be written at all
+    """Describe what a folder contains besides an archive or an unfinished pass; empty if nothing."""
+    if folder.is_web:  # read-only
         return ""
     if folder.is_local and Path(folder.root).is_file():
         return "a file"
@@ -49,9 +49,9 @@ def foreign(folder: Folder) -> str:
     if ".zarray" in names or head.get("node_type") == "array":
         return "a Zarr array"
     attributes = head.get("attributes") or {}
-    if ATTRIBUTE in attributes or (not attributes and is_begun(folder)):  # a mark, whatever lies beside
+    if ATTRIBUTE in attributes or (not attributes and is_begun(folder)):  # marked as an archive
         return ""
-    # Without attributes it is an archive that was not finished, if there is nothing in it but what one has by then.
+    # A group without attributes is an unfinished archive if it contains only files of one.
     others = [name for name in names if not _may_be_unfinished(folder, name, is_group=bool(head))]
     if ".zgroup" in names or (head and (attributes or others)):
         return "a Zarr group of something else"
@@ -59,22 +59,22 @@ def foreign(folder: Folder) -> str:
 
 
 def is_begun(folder: Folder) -> bool:
-    """Tell whether there is a pass that was begun and perhaps not finished."""
+    """Tell whether a pass was started here and perhaps not finished."""
     return (folder.within(CHECKPOINTS).read(PASS) or b"").startswith(MARK)
 
 
 def mark_for_batch(folder: Folder) -> None:
-    """Note that what will be in a folder is made by a batch, and may be replaced by one."""
+    """Mark a folder as made by a batch, so that a batch may replace its content."""
     folder.write(BATCH, BATCH_MARK)
 
 
 def has_batch_mark(folder: Folder) -> bool:
-    """Tell whether a batch began what is in a folder."""
+    """Tell whether a folder is marked as made by a batch."""
     return folder.read(BATCH) == BATCH_MARK
 
 
 def drop_checkpoints(folder: Folder) -> None:
-    """Remove the checkpoints of a pass, the mark last, and nothing else that lies beside them."""
+    """Remove the checkpoints of a pass, the mark last, and no other files."""
     inside = folder.within(CHECKPOINTS)
     names = inside.names()
     for name in names:
@@ -87,7 +87,7 @@ def drop_checkpoints(folder: Folder) -> None:
 
 
 def drop_versions(folder: Folder, keep: str | None) -> None:
-    """Remove the versions of an archive but the current one, and what else the dead have left; only with the claim."""
+    """Remove old versions of an archive, and leftovers of dead processes; the caller holds the claim."""
     for name in folder.names():
         if re.fullmatch(PARTIAL, name):
             folder.remove(name)

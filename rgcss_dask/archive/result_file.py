@@ -1,4 +1,4 @@
-"""A result as one JSON file that stands alone."""
+"""Results as self-contained JSON files."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from rgcss_dask.io.outputs import refuse_others
 from rgcss_dask.io.own_files import RESULT, refuse_wrong
 from rgcss_dask.io.safe_text import kept, without_secrets
 
-FORMAT = 3  # may hold the leading eigenvalues alone, without the paper's bound
-WHOLE = 2  # with a checksum of the content, which format 1 did not have; written where all eigenvalues are there
+FORMAT = 3  # may hold only the leading eigenvalues, without the paper's bound
+WHOLE = 2  # with a checksum, which format 1 lacks; written if all eigenvalues are known
 OLDEST = 1
-RULES = "include", "exclude"  # of what may be picked, kept with the selection
+RULES = "include", "exclude"  # stored with the selection
 
 
 def save_result(result: Result, path: str | Path, *, overwrite: bool = False) -> None:
-    """Write a result as JSON, in one step: a reader finds the old file or the new one.
+    """Write a result as JSON, atomically.
 
-    A result that is there is replaced; any other file only with ``overwrite``.
+    An existing result is replaced; any other file only with ``overwrite``.
     """
     folder, name = result_place(path, overwrite=overwrite)
     picked, problem = replace(result.selection, problem=None), result.selection.problem or Problem()
     plain = asdict(replace(result, selection=picked, provenance=kept(result.provenance)))
     content = {**_encoded(plain), "sentence": result.sentence}
-    del content["selection"]["all_names"], content["selection"]["problem"]  # those of the result; by its columns
+    del content["selection"]["all_names"], content["selection"]["problem"]  # stored with the result
     for rule in RULES:
-        if len(getattr(problem, rule)):  # earlier versions do not know it
+        if len(getattr(problem, rule)):  # left out if empty: earlier versions do not know it
             content["selection"][rule] = _encoded(np.asarray(getattr(problem, rule), dtype=np.int64))
     if carried := _encoded(_carried(problem.aims)):
         content["selection"]["aims"] = carried
@@ -51,7 +51,7 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
         ("error", None),
         ("spent", False),
         ("certificate", None),
-    ):  # earlier versions do not know them
+    ):  # left out if default: earlier versions do not know them
         if getattr(result.selection, field) is default:
             del content["selection"][field]
     found = WHOLE if len(result.spectrum) == result.n else FORMAT
@@ -60,7 +60,7 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
 
 
 def _carried(aims: Aims) -> dict[str, Any]:
-    """Return the options that go beyond those of every selection."""
+    """Return the aims that were set."""
     found = {name: getattr(aims, name) for name in Aims.__dataclass_fields__ if name != "target_share"}
     return {
         name: value
@@ -70,12 +70,12 @@ def _carried(aims: Aims) -> dict[str, Any]:
 
 
 def result_place(path: str | Path, *, overwrite: bool = False) -> tuple[Folder, str]:
-    """Return where to write a result, or say why not there."""
+    """Return the place of a result, or raise an error if it cannot be written there."""
     return refuse_others(path, f'"kind": "{RESULT}"'.encode(), "a result", overwrite=overwrite)
 
 
 def load_result(path: str | Path) -> Result:
-    """Read a result; a file that is something else, or damaged, is an error that says so.
+    """Read a result; a damaged file, or a file of another kind, raises an error.
 
     Parameters
     ----------
@@ -103,23 +103,26 @@ def load_result(path: str | Path) -> Result:
     folder, name = place_of(path)
     where, text = without_secrets(path), folder.read(name)
     if text is None:
-        raise FileNotFoundError(f"there is no result at {where}. Make one with `rgcss select ... -o {where}`.")
+        raise FileNotFoundError(f"there is no result at {where}. Create one with `rgcss select ... -o {where}`.")
     try:
         content = dict(json.loads(text))
         kind, found = content.pop("kind"), content.pop("format")
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise ValueError(f"{where} is not a result of `rgcss select`, or it is damaged.") from None
+        raise ValueError(
+            f"{where} is not a result of `rgcss select`, or it is damaged. Create one with `rgcss select -o`."
+        ) from None
     if kind != RESULT or found not in range(OLDEST, FORMAT + 1):
         raise ValueError(
-            f"{where} has kind {kind!r} and format {found}; this version reads {RESULT!r}, format {OLDEST} to {FORMAT}."
+            f"a result must have kind {RESULT!r} and format {OLDEST} to {FORMAT}; {where} has kind {kind!r} and format "
+            f"{found}. Use the version of rgcss_dask that wrote it."
         )
     try:
         if found > OLDEST and content.pop("crc32") != _crc(content):
-            raise ValueError("its content does not fit its checksum")
+            raise ValueError("its checksum is wrong")
         del content["sentence"]
         return _checked(_result(_decoded(content)))
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, zlib.error) as error:
-        raise ValueError(f"the result {where} is damaged: {error}. Make it again with `rgcss select`.") from None
+        raise ValueError(f"the result {where} is damaged: {error}. Create it again with `rgcss select`.") from None
 
 
 def _crc(content: dict[str, Any]) -> int:
@@ -131,7 +134,7 @@ def _result(content: dict[str, Any]) -> Result:
     picked = _tupled(content["selection"])
     rules = {name: picked.pop(name, np.empty(0, dtype=np.int64)) for name in RULES}
     asked = picked.pop("aims", {})
-    aims = Aims(**asked, target_share=None if "targets" in asked else 1.0)  # None: it is in the weights
+    aims = Aims(**asked, target_share=None if "targets" in asked else 1.0)  # None: included in the weights
     problem = Problem(picked["objective"], picked["lam"], **rules, aims=aims, is_settled=True)
     picked["certificate"] = picked.get("certificate") and Certificate(**picked["certificate"])
     content["selection"] = Selection(**picked, all_names=content["names"], problem=problem)
@@ -142,7 +145,7 @@ def _result(content: dict[str, Any]) -> Result:
 
 
 def _checked(result: Result) -> Result:
-    """Refuse what no selection can have made: shapes that do not fit together, columns that are not there."""
+    """Refuse inconsistent content: shapes that do not fit, columns out of range."""
     picked, tuning = result.selection, result.tuning
     columns, n, k = picked.columns, picked.n, len(picked.columns)
     lams, most = (0, 0) if tuning is None else (len(tuning.lams), tuning.mean.shape[1])
@@ -183,16 +186,16 @@ def _check_rules(picked: Selection) -> None:
     for name in RULES:
         given = getattr(picked.problem, name)
         if given.dtype.kind not in "iu" or given.ndim != 1 or np.any((given < 0) | (given >= picked.n)):
-            raise ValueError(f"what it would {name} must be columns between 0 and {picked.n} - 1")
+            raise ValueError(f"its columns to {name} must be between 0 and {picked.n} - 1")
 
 
 def _check_array(name: str, values: Any, shape: tuple[int, ...]) -> None:
-    """Refuse another shape than the picks and columns call for, and what is not a number; None was not asked for."""
+    """Refuse an array of another shape, or with values that are not finite; None is accepted."""
     if values is None:
         return
     if not isinstance(values, np.ndarray) or values.dtype.kind != "f" or values.shape != shape:
         raise ValueError(f"its {name} must have shape {shape}")
-    if name != "rounding" and not np.all(np.isfinite(values)):  # rounding may have moved a loss by any amount
+    if name != "rounding" and not np.all(np.isfinite(values)):  # the effect of rounding may be unbounded
         raise ValueError(f"its {name} must be finite")
 
 
@@ -207,7 +210,7 @@ def _tupled(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _encoded(value: Any) -> Any:
-    """Turn arrays into JSON: short ones as numbers that can be read, long ones packed, all without losing a bit."""
+    """Convert arrays to JSON without loss: short ones as readable numbers, long ones packed."""
     if isinstance(value, dict):
         return {key: _encoded(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
@@ -230,7 +233,7 @@ def _decoded(value: Any) -> Any:
     if value.keys() == {"packed", "dtype", "shape"}:
         dtype, shape = _numbers(value["dtype"]), tuple(int(size) for size in value["shape"])
         wanted = math.prod(shape) * dtype.itemsize
-        # No more than the shape calls for: a few bytes may stand for gigabytes.
+        # At most the size of the shape: a few bytes may decompress to gigabytes.
         data = zlib.decompressobj().decompress(base64.b64decode(value["packed"], validate=True), wanted + 1)
         return np.frombuffer(data, dtype=dtype).reshape(shape)
     return {key: _decoded(item) for key, item in value.items()}
@@ -239,5 +242,5 @@ def _decoded(value: Any) -> Any:
 def _numbers(code: Any) -> np.dtype[Any]:
     dtype = np.dtype(code)
     if dtype.kind not in "iuf":
-        raise ValueError(f"an array of {dtype} is not one of numbers")
+        raise ValueError(f"its arrays must hold numbers; one has dtype {dtype}")
     return dtype

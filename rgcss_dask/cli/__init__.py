@@ -1,4 +1,4 @@
-"""The command line: each command parses, calls one function of the package, and prints."""
+"""The command line: each command parses its options, calls one function of the package, and prints the result."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rgcss_dask.cli.talk import by_options, say
 from rgcss_dask.faults import is_bug, one_line
 from rgcss_dask.faults import report as report_of
 
-# Imports of the package stand in the commands: `rgcss --help` must not wait for Dask and scikit-learn.
+# The commands import the package when they run: `rgcss --help` must not wait for Dask and scikit-learn.
 
 
 def main() -> None:
-    """Run a command; exit with 0 when done, 1 for an error in one line or a bug, 2 for wrong usage, 130 for Ctrl-C."""
+    """Run a command; exit code 0: success, 1: an error or a bug, 2: wrong usage, 130: Ctrl-C."""
     debug = "--debug" in sys.argv
     # The command has finished: Ctrl-C while the interpreter shuts down must not change the exit code.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
@@ -44,7 +44,7 @@ def _run(debug: bool) -> None:
         error.show()
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
-        say("interrupted. What was finished is kept; the same command goes on from there.")
+        say("interrupted. Finished work is kept; the same command resumes from there.")
         _leave(130, debug)
     except Exception as error:
         if is_bug(error):
@@ -57,9 +57,9 @@ def _run(debug: bool) -> None:
 
 
 def _leave(code: int, debug: bool) -> None:
-    """Exit in the middle of work, and silence what libraries then log about tasks that were cut off."""
+    """Exit during work, and silence what libraries log about the interrupted tasks."""
     if not debug:
-        atexit.register(_hush)  # registered last, runs first
+        atexit.register(_hush)  # registered last, so it runs first
     sys.exit(code)
 
 
@@ -73,14 +73,14 @@ def _hush() -> None:
 @click.version_option(__version__, prog_name="rgcss")
 @click.option("--debug", is_flag=True, help="Show where an error came from.")
 def cli(debug: bool) -> None:
-    """Find the few columns of a tall matrix that carry the rest.
+    """Pick the few columns of a tall matrix from which all others can be rebuilt.
 
     \b
-    rgcss demo                                     see it work
-    rgcss convert table.csv data.zarr              make a Zarr matrix
-    rgcss scan data.zarr -o moments.zarr --folds 5 read it once
-    rgcss select moments.zarr -k 64 -o result.json ask as often as you like
-    rgcss report result.json -o report.html        look at the answer
+    rgcss demo                                     see an example
+    rgcss convert table.csv data.zarr              convert to a Zarr matrix
+    rgcss scan data.zarr -o moments.zarr --folds 5 read it once, keep its moments
+    rgcss select moments.zarr -k 64 -o result.json pick columns, as often as you like
+    rgcss report result.json -o report.html        show the result
 
     Shell completion: eval "$(_RGCSS_COMPLETE=bash_source rgcss)", likewise zsh_source and fish_source.
     """

@@ -1,4 +1,4 @@
-"""Options that say what is to be carried, and by which columns; see `rgcss_dask.Aims`."""
+"""Options for what the picks must explain, and which columns may be picked; see `rgcss_dask.Aims`."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _OPTIONS = (
         "column_weights",
         metavar="NAME=WEIGHT",
         multiple=True,
-        help="How much a column counts in the loss, 1 if not given; or 'latitude'; may be given several times.",
+        help="Weight of a column in the loss (default 1), or 'latitude'; may be given several times.",
     ),
     click.option(
         "--target",
         "targets",
         metavar="COLUMNS",
         multiple=True,
-        help="Columns to be carried by the others, by name, pattern or index; they are never picked.",
+        help="Columns that the others must explain, by name, pattern or index; targets are never picked.",
     ),
     click.option(
         "--target-share",
         type=click.FloatRange(0, 1, min_open=True),
         metavar="SHARE",
-        help="How much of the loss the targets make up, 1 if not given; the rest is that of all other columns.",
+        help="Share of the targets in the loss (default 1); the other columns make up the rest.",
     ),
     click.option("--candidates", metavar="COLUMNS", multiple=True, help="The only columns that may be picked."),
     click.option(
@@ -49,41 +49,41 @@ _OPTIONS = (
         "penalties",
         metavar="NAME=FACTOR",
         multiple=True,
-        help="Lambda of a column is lambda times this, 1 if not given.",
+        help="Factor on lambda for a column (default 1).",
     ),
     click.option(
         "--noise",
         metavar="NAME=VARIANCE",
         multiple=True,
-        help="The variance of the noise in a column, 0 if not given; or 'rows', from neighbouring rows: the signal "
-        "behind the columns is what is carried.",
+        help="Noise variance of a column (default 0), or 'rows' to estimate it from neighbouring rows; the picks then "
+        "explain the signal without the noise.",
     ),
     click.option(
         "--column-group",
         "column_groups",
         metavar="COLUMNS",
         multiple=True,
-        help="Columns that are picked together, with commas between them; may be given several times.",
+        help="Columns that are picked together, separated by commas; may be given several times.",
     ),
-    click.option("--cost", "costs", metavar="NAME=COST", multiple=True, help="What a column costs, 1 if not given."),
-    click.option("--budget", type=click.FloatRange(0, min_open=True), help="What all picks may cost together."),
+    click.option("--cost", "costs", metavar="NAME=COST", multiple=True, help="Cost of a column (default 1)."),
+    click.option("--budget", type=click.FloatRange(0, min_open=True), help="Limit on the total cost of the picks."),
     click.option(
         "--limit",
         "limits",
         metavar="NUMBER:COLUMNS",
         multiple=True,
-        help="Pick at most so many of these columns, such as 1:a,b; may be given several times.",
+        help="Pick at most NUMBER of these columns, such as 1:a,b; may be given several times.",
     ),
     click.option(
         "--distance",
         type=click.FloatRange(0, min_open=True),
-        help="How far picked columns must lie apart: km where columns know latitude and longitude.",
+        help="Minimum distance between picked columns; in km if the columns have latitude and longitude.",
     ),
 )
 
 
 def aims_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options, and hand it what was given as one argument."""
+    """Add the options to a command, and pass their values as one dictionary."""
 
     @wraps(command)
     def gathered(**given: Any) -> Any:
@@ -96,7 +96,7 @@ def aims_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def aims_of(given: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
-    """Return what was given on the command line as `Aims` takes it, for columns of these names."""
+    """Convert the options of the command line to keyword arguments of `Aims`, for columns of these names."""
     return {name: _READERS[name](value, names) if name in _READERS else value for name, value in given.items()}
 
 
@@ -107,7 +107,7 @@ def _columns(texts: Sequence[str], names: Sequence[str] | None) -> tuple[Any, ..
 
 
 def _numbers(texts: Sequence[str], names: Sequence[str] | None) -> Any:
-    """Return a number for each name; a word alone, such as latitude, is that word."""
+    """Return a number for each name, or a single word, such as latitude, unchanged."""
     if len(texts) == 1 and "=" not in texts[0]:
         return texts[0]
     found = {}

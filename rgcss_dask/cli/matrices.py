@@ -1,4 +1,4 @@
-"""Commands that make or look at matrices: convert, apply, inspect."""
+"""Commands that write or inspect matrices: convert, apply, inspect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rgcss_dask.options import convert_options, json_option, missing_option, unl
 
 LISTED = 40  # names that `inspect` shows
 
-# Imports of the package stand in the commands: `rgcss --help` must not wait for Dask and scikit-learn.
+# The commands import the package when they run: `rgcss --help` must not wait for Dask and scikit-learn.
 
 
 @click.command()
@@ -21,11 +21,11 @@ LISTED = 40  # names that `inspect` shows
 @json_option
 @unlock_option
 def convert(source: tuple[str, ...], target: str, as_json: bool, **asked: Any) -> None:
-    """Turn .npy, .npz, .csv, .tsv, .parquet, .h5, .mat, IDX or Zarr into a Zarr matrix.
+    """Convert .npy, .npz, .csv, .tsv, .parquet, .h5, .mat, IDX or Zarr files to a Zarr matrix.
 
-    Patterns and several files are stacked; a pattern counts as people do, day-2 before day-10. Columns are named whole
-    or by a pattern in quotes, and an option may be given several times. Columns that hold no numbers are named, all at
-    once, before anything is written.
+    Several files, or the files of a pattern, are stacked in natural order: day-2 before day-10. A column is given by
+    its whole name or by a pattern in quotes; an option may be given several times. All columns that hold no numbers are
+    listed in one error before anything is written.
 
     \b
     rgcss convert 'day-*.csv' data.zarr
@@ -35,20 +35,23 @@ def convert(source: tuple[str, ...], target: str, as_json: bool, **asked: Any) -
     Example: rgcss convert table.csv data.zarr --drop id
     """
     from rgcss_dask.conversion.convert import convert as run
+    from rgcss_dask.sources.registry import open_source
 
     with row_counters("looked through", "written") as (looked, told):
         rows = run(list(source), target, told=told, looked=looked, say=say, **asked)
-    printed({"target": target, "rows": rows}, f"{rows:,} rows in {target}", as_json=as_json)
+    columns = open_source(target).shape[1]
+    content = {"target": target, "rows": rows, "columns": columns}
+    printed(content, f"{rows:,} rows x {columns:,} columns in {target}", as_json=as_json)
 
 
 @click.command()
 @click.argument("result")
 @click.argument("data")
-@click.option("-o", "--output", required=True, help="The Zarr array to make: a local path.")
+@click.option("-o", "--output", required=True, help="The Zarr array to write: a local path.")
 @click.option("--reconstruct", is_flag=True, help="Write all columns, rebuilt from the picked ones.")
 @click.option(
     "--dtype",
-    help="With --reconstruct: what to write, such as float64; if not given, float32, or the integers of DATA.",
+    help="With --reconstruct: dtype to write, such as float64; default float32, or the integer dtype of DATA.",
 )
 @missing_option
 @json_option
@@ -56,16 +59,16 @@ def convert(source: tuple[str, ...], target: str, as_json: bool, **asked: Any) -
 def apply(
     result: str, data: str, output: str, reconstruct: bool, dtype: str | None, missing: str, as_json: bool
 ) -> None:
-    """Write the picked columns of a matrix, or all rebuilt from them, to a new Zarr array.
+    """Write the picked columns of a matrix, or all columns rebuilt from them, to a new Zarr array.
 
-    Works out of core, and goes on where it was interrupted. Example: rgcss apply result.json data.zarr -o reduced.zarr
+    Works out of core, and resumes after an interruption. Example: rgcss apply result.json data.zarr -o reduced.zarr
     """
     from rgcss_dask.archive.result_file import load_result
     from rgcss_dask.conversion.apply_selection import write_reconstruction, write_reduced
     from rgcss_dask.io.outputs import refuse_inputs
 
     if not reconstruct:
-        refuse_given("picked columns keep the dtype they have, without --reconstruct", "dtype")
+        refuse_given("without --reconstruct, picked columns keep their dtype", "dtype")
     refuse_inputs(output, [result])
     found = load_result(result)
     with row_counters("written") as (told,):
@@ -83,7 +86,7 @@ def apply(
 @click.argument("path")
 @json_option
 def inspect(path: str, as_json: bool) -> None:
-    """Say what is in a matrix, an archive of moments, an unfinished scan, or a result.
+    """Describe a matrix, an archive of moments, an unfinished scan, or a result.
 
     Example: rgcss inspect moments.zarr
     """
@@ -94,7 +97,7 @@ def inspect(path: str, as_json: bool) -> None:
 
 
 def _in_words(value: Any) -> str:
-    """Write a value of JSON for people; names in quotes, as there may be commas in them."""
+    """Format a JSON value for people; strings in quotes, because names may contain commas."""
     from rgcss_dask.core.words import digits
     from rgcss_dask.io.safe_text import plain
 

@@ -1,4 +1,4 @@
-"""Commands that show or do all of it: report, downstream, batch, demo."""
+"""The commands report, downstream, batch and demo."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from rgcss_dask.options import (
 @click.argument("result")
 @click.option("-o", "--output", required=True, help="The HTML file to write.")
 @click.option("--image-shape", type=ImageShape(), help="The columns are pixels of images of this shape.")
-@click.option("--rows", help="A matrix from which to show a few rows beside their reconstructions.")
-@click.option("--score", is_flag=True, help="Read all of --rows, and say how much of them is explained.")
+@click.option("--rows", help="A matrix; a few of its rows are shown beside their reconstructions.")
+@click.option("--score", is_flag=True, help="Read all of --rows, and report how much of them is explained.")
 @overwrite_option
 @missing_option
 @json_option
@@ -48,7 +48,7 @@ def report(
     from rgcss_dask.sources.registry import open_source
 
     if rows is None:
-        refuse_given("nothing can be scored without --rows", "score")
+        refuse_given("--score needs --rows", "score")
     refuse_inputs(output, [result])
     shown = None if rows is None else open_source(rows, missing=missing)
     options: dict[str, Any] = {"image_shape": image_shape, "rows": shown, "overwrite": overwrite}
@@ -63,13 +63,22 @@ def report(
 @click.command()
 @click.argument("result")
 @click.argument("data")
-@click.option("--labels", required=True, metavar="FILE", help="The class of each row: Zarr, .npy, or lines of text.")
-@click.option("--task", type=click.Choice(["cluster", "classify"]), help="Do only this.")
-@click.option("--clusters", type=click.IntRange(2), help="How many to find; by default as many as there are classes.")
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="For standard errors.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the first repeat.")
+@click.option(
+    "--labels",
+    required=True,
+    metavar="FILE",
+    help="The class of each row: a Zarr array, an .npy file, or a text file with one line per row.",
+)
+@click.option("--task", type=click.Choice(["cluster", "classify"]), help="Do only this task.")
+@click.option(
+    "--clusters", type=click.IntRange(2), help="Number of clusters to find; by default the number of classes."
+)
+@click.option(
+    "--repeats", type=click.IntRange(1), default=3, show_default=True, help="Number of repeats, for standard errors."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the first repeat.")
 @click.option("--nan", type=click.Choice(["raise", "mean"]), default="raise", show_default=True)
-@click.option("-o", "--output", metavar="HTML", help="Write the report of the result too, with these figures in it.")
+@click.option("-o", "--output", metavar="HTML", help="Also write the report of the result, including these figures.")
 @overwrite_option
 @missing_option
 @memory_option
@@ -84,9 +93,9 @@ def downstream(
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Learn clusters and classes from all columns and from the picked ones, to see what these lose and save.
+    """Learn clusters and classes from all columns and from the picked ones, and compare accuracy and time.
 
-    With dask-ml, out of core, in the threads of this process. FILE has a label for each row of DATA, in their order.
+    Uses dask-ml, out of core, in the threads of this process. FILE has one label per row of DATA, in the same order.
     Example: rgcss downstream result.json data.zarr --labels labels.npy -o report.html
     """
     from rgcss_dask.archive.result_file import load_result
@@ -111,7 +120,7 @@ def downstream(
 
 @click.command()
 @click.argument("jobs", type=click.Path())
-@click.option("--only", metavar="I/N", help="Do the I-th of N equal shares of the jobs, counted from 1.")
+@click.option("--only", metavar="I/N", help="Run the I-th of N equal shares of the jobs, counted from 1.")
 @click.option("--summary", help="Where to write the summary (default: summary.json beside JOBS).")
 @overwrite_option
 @memory_option
@@ -126,7 +135,7 @@ def batch(
     cluster: dict[str, Any],
     as_json: bool,
 ) -> int:
-    """Do many archives, each with its options; a rerun does what is missing or failed.
+    """Run the jobs of a TOML file; a rerun does only the jobs that are missing or failed.
 
     Example: rgcss batch jobs.toml --only 3/10
     """
@@ -139,12 +148,12 @@ def batch(
 
 
 @click.command()
-@click.option("--rows", type=click.IntRange(1000), default=300_000, show_default=True, help="Rows of the archive.")
-@click.option("-k", type=click.IntRange(1, 784), default=64, show_default=True, help="How many pixels to pick.")
-@click.option("--folder", default="rgcss-demo", show_default=True, help="Where to put everything.")
+@click.option("--rows", type=click.IntRange(1000), default=300_000, show_default=True, help="Number of rows.")
+@click.option("-k", type=click.IntRange(1, 784), default=64, show_default=True, help="Number of pixels to pick.")
+@click.option("--folder", default="rgcss-demo", show_default=True, help="Folder for all files of the demo.")
 @json_option
 def demo(rows: int, k: int, folder: str, as_json: bool) -> None:
-    """Make a tall archive of handwritten digits and find the pixels that carry the rest.
+    """Write a tall matrix of handwritten digits and pick the pixels from which the others can be rebuilt.
 
     Takes about a minute. Example: rgcss demo --rows 1000000
     """

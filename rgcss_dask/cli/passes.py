@@ -1,4 +1,4 @@
-"""Commands that pass over rows, or add up what passes found: scan, verify, merge."""
+"""Commands that read rows or merge moments: scan, verify, merge."""
 
 from __future__ import annotations
 
@@ -19,26 +19,29 @@ from rgcss_dask.options import (
 
 @click.command()
 @click.argument("data")
-@click.option("-o", "--output", required=True, help="Where to keep the moments: a path or URL.")
-@click.option("--folds", type=int, help="Keep so many folds apart, to cross-validate.")
-@click.option("--blocks", is_flag=True, help="Make each fold a run of neighbouring rows, as for a series.")
-@click.option("--groups", type=int, help="Keep so many groups of rows apart, to see how stable the picks are.")
+@click.option("-o", "--output", required=True, help="Where to save the moments: a path or URL.")
+@click.option("--folds", type=int, help="Number of folds to keep for cross-validation.")
+@click.option("--blocks", is_flag=True, help="Make each fold a run of neighbouring rows, for time series.")
+@click.option("--groups", type=int, help="Number of row groups to keep for the stability of the picks.")
 @click.option(
-    "--candidates", metavar="COLUMNS", multiple=True, help="Columns to choose from later: only their products are made."
+    "--candidates",
+    metavar="COLUMNS",
+    multiple=True,
+    help="The only columns that may be picked later: only their products are computed.",
 )
 @click.option(
     "--sketch",
     type=click.IntRange(1),
     metavar="ROWS",
-    help="Keep a sketch in so many rows: for any number of columns, with estimated losses; 10 for each pick are good.",
+    help="Make a sketch with this many rows: for any number of columns, with estimated losses; use about 10 per pick.",
 )
 @click.option("--append", is_flag=True, help="Add the new rows of a grown matrix to the moments.")
-@click.option("--overwrite", is_flag=True, help="Replace moments, or an unfinished scan, of other data or options.")
+@click.option("--overwrite", is_flag=True, help="Replace moments, or an unfinished scan, of different data or options.")
 @nan_option
 @missing_option
 @click.option("--precision", type=click.Choice(["double", "single"]), default="double", show_default=True)
-@click.option("--noise", is_flag=True, help="Look at neighbouring rows too, which tell the noise in each column.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the assignment of rows to folds.")
+@click.option("--noise", is_flag=True, help="Also estimate the noise of each column from neighbouring rows.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the assignment of rows to folds.")
 @memory_option
 @cluster_options
 @json_option
@@ -64,10 +67,9 @@ def scan(
 ) -> None:
     """Read a matrix once and keep its moments.
 
-    An interrupted scan goes on when the same command is given again, and one that --nan raise ended with --nan drop.
-    With --append the rows that came since make further groups, as large as the first ones. DATA may be a pattern in
-    quotes: the archives are stacked as people count, day-2 before day-10. Example:
-    rgcss scan data.zarr -o moments.zarr --folds 5 --groups 40
+    The same command resumes an interrupted scan; a scan that --nan raise ended resumes with --nan drop. With --append
+    the new rows make further groups, as large as the first ones. DATA may be a pattern in quotes: the matrices are
+    stacked in natural order, day-2 before day-10. Example: rgcss scan data.zarr -o moments.zarr --folds 5 --groups 40
     """
     from rgcss_dask.core.names import as_written
     from rgcss_dask.scanning import append as grow
@@ -76,7 +78,7 @@ def scan(
 
     if append:
         kept = ("folds", "blocks", "groups", "candidates", "sketch", "nan", "missing", "precision", "noise", "seed")
-        refuse_given("--append goes by the options of the archive", *kept, "overwrite")
+        refuse_given("--append uses the options of the archive", *kept, "overwrite")
     with connected(cluster):
         if append:
             moments = grow.append(output, data, memory=memory)
@@ -100,10 +102,10 @@ def scan(
 @cluster_options
 @json_option
 def verify(data: str, moments: str, cluster: dict[str, Any], as_json: bool) -> int:
-    """Read a matrix again and name the rows that are not what was summed; the exit code is then 1.
+    """Read a matrix again and name the rows that have changed since the scan; the exit code is then 1.
 
-    It finds what changed since the scan: flipped bits in chunks without checksums, rows that were written over. Rows
-    that were added since are not looked at. Example: rgcss verify data.zarr moments.zarr
+    It detects flipped bits in chunks without checksums, and rows that were overwritten. Rows that were added after the
+    scan are ignored. Example: rgcss verify data.zarr moments.zarr
     """
     from rgcss_dask.scanning.verify import verify as run
 
@@ -121,9 +123,9 @@ def verify(data: str, moments: str, cluster: dict[str, Any], as_json: bool) -> i
 @json_option
 @unlock_option
 def merge(archives: tuple[str, ...], output: str, as_json: bool) -> None:
-    """Add up archives of moments of the same columns, as if their rows had been one matrix.
+    """Merge archives of moments of the same columns, as if their rows had been one matrix.
 
-    The output may be one of them: the others are then added to it, each once.
+    The output may be one of the archives: the others are then added to it, each once.
     Example: rgcss merge 2024.zarr 2025.zarr -o both.zarr
     """
     from rgcss_dask.archive.merging import merge as run

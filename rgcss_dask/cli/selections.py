@@ -1,4 +1,4 @@
-"""Commands that ask: select, tune."""
+"""Commands that pick columns: select, tune."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rgcss_dask.options import (
 
 @click.command()
 @click.argument("data")
-@click.option("-k", type=click.IntRange(1), help="How many columns: 10 if not given, with --explained the most.")
+@click.option("-k", type=click.IntRange(1), help="Number of columns (default 10); with --explained, the maximum.")
 @click.option(
     "--explained",
     type=click.FloatRange(0, 1, min_open=True),
@@ -32,7 +32,7 @@ from rgcss_dask.options import (
 @click.option("--lam", type=Lambda(), help="Lambda; by default cv if the moments have folds, else 1.")
 @question_options
 @aims_options
-@click.option("--folds", type=int, default=0, help="Folds to keep when DATA is a matrix and not moments.")
+@click.option("--folds", type=int, default=0, help="Number of folds to make if DATA is a matrix and not moments.")
 @nan_option
 @click.option("-o", "--output", help="Write the result as JSON, for `rgcss report` and `rgcss apply`.")
 @overwrite_option
@@ -54,7 +54,7 @@ def select(
 ) -> None:
     """Pick the columns from which the others can be rebuilt best.
 
-    DATA is an archive of moments, or a matrix, which is then read once. With several lambdas there is one result each.
+    DATA is an archive of moments, or a matrix, which is then read once. Several lambdas give one result each.
     Example: rgcss select moments.zarr -k 64 --center -o result.json
     """
     from rgcss_dask.workflow import Question, result_places
@@ -71,9 +71,9 @@ def select(
 
 @click.command()
 @click.argument("data")
-@click.option("-k", type=click.IntRange(1), help="The most columns: 64 if not given.")
-@click.option("--lams", type=Lambda(), help="Lambdas to try; by default 13 placed by the spectrum.")
-@click.option("--one-se", is_flag=True, help="The smallest model within a standard error of the best.")
+@click.option("-k", type=click.IntRange(1), help="Maximum number of columns (default 64).")
+@click.option("--lams", type=Lambda(), help="Lambdas to try; by default 13, computed from the spectrum.")
+@click.option("--one-se", is_flag=True, help="Choose the smallest model within one standard error of the best.")
 @question_options
 @aims_options
 @nan_option
@@ -95,14 +95,14 @@ def tune(
     aims: dict[str, Any],
     **asked: Any,
 ) -> None:
-    """Choose lambda and the number of columns by cross-validation; no further pass is needed.
+    """Choose lambda and the number of columns by cross-validation; without another pass over the rows.
 
     Example: rgcss tune moments.zarr -k 64 --one-se -o result.json
     """
     from rgcss_dask.workflow import Question, result_places
 
     if isinstance(lams, str):
-        raise click.UsageError("--lams takes numbers with commas between them; cross-validation is what tune does.")
+        raise click.UsageError("--lams takes numbers separated by commas; tune always cross-validates.")
     question = Question(lam="cv", lams=lams, choose_k=True, one_se=one_se, **asked)
     outputs = result_places(data, output, [None], overwrite)
     with connected(cluster):
@@ -125,7 +125,7 @@ def _answer(
     from rgcss_dask.core.names import as_written
     from rgcss_dask.workflow import answer, open_moments
 
-    asked = () if any(aims.values()) else questions  # what is to be carried needs all products
+    asked = () if any(aims.values()) else questions  # aims need the products of all columns
     source, provenance = open_moments(data, say=say, questions=asked, noise=aims.get("noise") == ("rows",), **reading)
     carried = Aims(**aims_of(aims, source.names))
     contents = []

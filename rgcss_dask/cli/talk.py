@@ -1,4 +1,4 @@
-"""What commands share: how they talk and count, and the cluster that they work on."""
+"""Shared by all commands: messages, row counters, and the connection to a cluster."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from click.core import ParameterSource
 
 
 def say(message: str) -> None:
-    """Talk goes to stderr, results to stdout."""
+    """Print a message to stderr; results go to stdout."""
     from rgcss_dask.io.safe_text import shown
 
     click.echo(shown(message), err=True)
 
 
 def by_options(message: str) -> str:
-    """Leave of each argument that a message names in both ways, nan='drop' (--nan drop), the one of commands."""
+    """Shorten each argument that a message names as nan='drop' (--nan drop) to the option of the command line."""
     return re.sub(r"\b\w+=(?:'[^']*'|[\w.]+) \((--[^()]+)\)", r"\1", message)
 
 
 def printed(content: Any, words: str, *, as_json: bool) -> None:
-    """Print the result of a command, for programs or for people."""
+    """Print the result of a command, as JSON or as text."""
     from rgcss_dask.io.safe_text import kept, shown
 
     click.echo(json.dumps(kept(content)) if as_json else shown(words))
 
 
 def refuse_given(rule: str, *names: str) -> None:
-    """Refuse options that were given and would not be heeded."""
+    """Refuse options that were given but would be ignored."""
     context = click.get_current_context()
     given = [f"--{name}" for name in names if context.get_parameter_source(name) is not ParameterSource.DEFAULT]
     if given:
@@ -50,7 +50,7 @@ def connected(cluster: dict[str, Any]) -> Iterator[None]:
         return
     from rgcss_dask.cluster.connection import Cluster, connected
 
-    # What its client logs of a scheduler that is lost, 35 lines at times, is said in one by the error that follows.
+    # For a lost scheduler, the client logs up to 35 lines; the error that follows says the same in one line.
     logger = logging.getLogger("distributed.client")
     level = logger.level
     if "--debug" not in sys.argv:
@@ -64,7 +64,7 @@ def connected(cluster: dict[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def row_counters(*doing: str) -> Iterator[tuple[Callable[[int], None], ...]]:
-    """Count rows of each thing that is done, on a terminal; how many a text file has is not known before its end."""
+    """Show a row counter for each step, on a terminal; the number of rows of a text file is unknown until its end."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 

@@ -1,1 +1,1 @@
-"""A Dask cluster as it is: who is there, what they see, where tasks run and where moments stay."""
+"""Dask clusters: connection, versions, visibility of files, execution of tasks, placement of moments."""

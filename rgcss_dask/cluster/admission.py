@@ -13,7 +13,7 @@ from rgcss_dask.runtime.memory_limit import SHARE
 
 
 class MemoryGate:
-    """Lets spans in while there is memory for them, and always at least one."""
+    """A semaphore for memory: spans wait until their memory is free; at least one always runs."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -21,7 +21,7 @@ class MemoryGate:
 
     @contextmanager
     def hold(self, size: int, limit: int) -> Iterator[None]:
-        """Wait until so many bytes are free of a limit, and hold them."""
+        """Wait until ``size`` bytes of a limit are free, and hold them."""
         with self._changed:
             self._changed.wait_for(lambda: self._taken == 0 or self._taken + size <= limit)
             self._taken += size
@@ -38,10 +38,10 @@ _gates: dict[str, MemoryGate] = {}  # of the workers in this process
 
 @contextmanager
 def memory_for_span(size: int, budget: int, *, asked: bool) -> Iterator[None]:
-    """Hold memory of the worker that this task runs on.
+    """Hold memory of the worker that runs this task.
 
-    The budget is the one that was asked for, or else what the worker itself has: workers differ, and one may have
-    joined after the pass was planned.
+    The limit is the budget that the user set, or else that of the worker: workers differ, and a worker may have joined
+    after the pass was planned.
     """
     worker: Any = get_worker()
     limit = worker.memory_manager.memory_limit

@@ -1,4 +1,4 @@
-"""The cluster a command works on: one that is there, reached in time and safely, or worker processes of its own."""
+"""The cluster of a command: a connection with timeout and TLS to a running one, or local worker processes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from rgcss_dask.compat import connect
 
 Say = Callable[[str], None]
 
-ANSWER = 30.0  # seconds for a scheduler to answer, when nobody says
-SILENT_FOR = 2.0  # seconds before it is said that there is something to wait for
+ANSWER = 30.0  # default seconds for a scheduler to answer
+SILENT_FOR = 2.0  # seconds before the wait is reported
 GIVE = "give --tls-ca, --tls-cert and --tls-key, or set distributed.comm.tls in Dask's configuration"
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What the options of a command say about the cluster."""
+    """The cluster options of a command."""
 
     scheduler: str | None = None
     scheduler_file: str | None = None
@@ -42,7 +42,7 @@ class Cluster:
 
     @property
     def certificates(self) -> dict[str, str]:
-        """The files given for TLS, as Dask names them."""
+        """The given TLS files, by their names in Dask."""
         given = {"tls_ca_file": self.tls_ca, "tls_client_cert": self.tls_cert, "tls_client_key": self.tls_key}
         return {name: str(Path(path).expanduser()) for name, path in given.items() if path is not None}
 
@@ -74,17 +74,18 @@ def connected(asked: Cluster, say: Say) -> Iterator[None]:
 
 
 def _own_workers(count: int) -> LocalCluster:
-    """Start worker processes that nobody else can reach.
+    """Start worker processes that other users cannot reach.
 
-    Others may be logged in on this machine, and whoever can talk to a scheduler can run code with the rights of its
-    user: so both sides show certificates, made for this command and in no file. There is no dashboard, which has none.
+    Anyone who can connect to a scheduler can run code with the rights of its user, and other users may be logged in on
+    this machine. So all processes use TLS certificates, made for this command and never stored; the dashboard, which
+    has no TLS, is off.
     """
     try:
         security = Security.temporary()  # type: ignore[no-untyped-call]
     except ImportError:
         raise ImportError(
-            "--workers needs a package that is not installed, to keep other users of this machine out of the workers: "
-            "pip install cryptography. Without --workers the command uses threads."
+            "--workers needs a package that is not installed, for TLS between the processes: pip install cryptography. "
+            "Without --workers the command uses threads."
         ) from None
     return LocalCluster(  # type: ignore[no-untyped-call]
         n_workers=count,
@@ -94,14 +95,14 @@ def _own_workers(count: int) -> LocalCluster:
         security=security,
         dashboard_address="127.0.0.1:0",
         scheduler_kwargs={"dashboard": False},
-        # A worker that asks for a heartbeat while all of them are stopped would log a traceback; what goes wrong with a
-        # task is raised here.
+        # A worker that sends a heartbeat while all workers are being stopped would log a traceback; errors of tasks are
+        # raised here.
         silence_logs=logging.CRITICAL,
     )
 
 
 def _client(asked: Cluster, say: Say) -> Client:
-    """Connect to the scheduler, once it is known that it answers."""
+    """Connect to the scheduler, after a test connection."""
     began = time.monotonic()
     security = _security(asked.certificates)
     address = _address(asked, say)
@@ -110,24 +111,24 @@ def _client(asked: Cluster, say: Say) -> Client:
     _check_encryption(address, security)
     left = max(1.0, asked.answer - (time.monotonic() - began))
     try:
-        # Dask's client limits the time to connect, but not the time to be greeted.
+        # Dask's client has a timeout for connecting, but not for the handshake after it.
         asyncio.run(_greeted(address, security, left, say))
     except TimeoutError:
         raise _silent(address, asked) from None
-    except Exception as error:  # what is at the other end may be anything
+    except Exception as error:  # any kind of server may answer
         raise _refused(address, asked, error) from None
     return Client(address, security=security, timeout=asked.answer)  # type: ignore[no-untyped-call]
 
 
 def _security(certificates: dict[str, str]) -> Security:
-    """Return the settings of TLS, from the files given and else from Dask's configuration; files are tried first."""
+    """Return the TLS settings from the given files, else from Dask's configuration, after checking the files."""
     security = Security(**certificates, **({"require_encryption": True} if certificates else {}))  # type: ignore[no-untyped-call]
     ca, cert, key = _files(security)
     if certificates and (ca is None or cert is None):
         missing = "--tls-ca" if ca is None else "--tls-cert"
         raise click.UsageError(f"TLS needs an authority and a certificate with its key; {missing} is not given.")
     if ca is None or cert is None or any("\n" in file for file in (ca, cert, key or "")):
-        return security  # no encryption, or what is in the configuration itself
+        return security  # no encryption, or certificates within the configuration itself
     for file in (ca, cert, key):
         _check_readable(file)
     try:
@@ -139,7 +140,7 @@ def _security(certificates: dict[str, str]) -> Security:
     except ssl.SSLError as error:
         raise ValueError(
             f"a TLS certificate and its key must be in PEM form and belong together; {cert} and {key or 'no key'} "
-            f"do not ({error.reason or error})."
+            f"do not ({error.reason or error}). Give the files made for this cluster."
         ) from None
     return security
 
@@ -161,11 +162,11 @@ def _check_readable(file: str | None) -> None:
 
 
 def _no_password() -> str:
-    raise ValueError("the key for TLS is locked with a password, and there is nobody to ask; give one without.")
+    raise ValueError("the TLS key must not have a password, which cannot be entered here; give a key without one.")
 
 
 def _address(asked: Cluster, say: Say) -> str:
-    """Return the address given, or what the scheduler wrote into its file, once it has."""
+    """Return the given address, or wait for the address in the scheduler file."""
     if asked.scheduler is not None:
         return asked.scheduler
     file, began, said = Path(str(asked.scheduler_file)), time.monotonic(), False
@@ -173,9 +174,9 @@ def _address(asked: Cluster, say: Say) -> str:
         try:
             return str(json.loads(file.read_text())["address"])
         except FileNotFoundError:
-            reason = "there is no such file"
-        except (OSError, ValueError, LookupError, TypeError) as error:  # perhaps it is being written
-            reason = f"it cannot be read as the file of a scheduler ({type(error).__name__}: {error})"
+            reason = "the file does not exist"
+        except (OSError, ValueError, LookupError, TypeError) as error:  # it may be being written
+            reason = f"it is not a valid scheduler file ({type(error).__name__}: {error})"
         waited = time.monotonic() - began
         if waited > asked.answer:
             raise OSError(
@@ -183,25 +184,25 @@ def _address(asked: Cluster, say: Say) -> str:
                 f"`dask scheduler --scheduler-file {file}`, or wait longer with --timeout."
             )
         if waited > SILENT_FOR and not said:
-            say(f"waiting for the scheduler file {file}, {asked.answer:g} s at most (--timeout)")
+            say(f"waiting for the scheduler file {file}, at most {asked.answer:g} s (--timeout)")
             said = True
         time.sleep(0.1)
 
 
 def _check_encryption(address: str, security: Security) -> None:
-    """Say what is missing before Dask says it in its own words."""
+    """Check encryption before connecting, to give a clear error."""
     encrypted = address.startswith(("tls://", "wss://"))
     if encrypted and None in _files(security)[:2]:
-        raise ValueError(f"{address} is encrypted, and certificates are needed to reach it: {GIVE}.")
+        raise ValueError(f"an encrypted address needs certificates; {address} is encrypted: {GIVE}.")
     if not encrypted and security.require_encryption:
         raise ValueError(
-            f"encryption is required, by certificates given or by Dask's configuration, and {address} has none. Write "
+            f"encryption is required, by the given certificates or by Dask's configuration; {address} has none. Write "
             "the address with tls:// if the scheduler has certificates."
         )
 
 
 async def _greeted(address: str, security: Security, seconds: float, say: Say) -> None:
-    """Connect once, as a client would, and part again."""
+    """Make a test connection, and close it."""
 
     async def meet() -> None:
         arguments = security.get_connection_args("client")  # type: ignore[no-untyped-call]
@@ -211,20 +212,20 @@ async def _greeted(address: str, security: Security, seconds: float, say: Say) -
     meeting = asyncio.ensure_future(meet())
     done, _ = await asyncio.wait({meeting}, timeout=min(SILENT_FOR, seconds))
     if not done:
-        say(f"waiting for the scheduler at {address}, {seconds:.0f} s at most (--timeout)")
+        say(f"waiting for the scheduler at {address}, at most {seconds:.0f} s (--timeout)")
     await asyncio.wait_for(meeting, max(0.0, seconds - SILENT_FOR))
 
 
 def _silent(address: str, asked: Cluster) -> OSError:
     file = "" if asked.scheduler_file is None else f", the address in {asked.scheduler_file}"
     return OSError(
-        f"no Dask scheduler answers at {address}{file}, within {asked.answer:g} s: {_why(address)}. Is it running, "
-        "and can it be reached from here? --timeout waits longer."
+        f"no Dask scheduler answers at {address}{file}, within {asked.answer:g} s: {_why(address)}. Check that it runs "
+        "and can be reached from here, or wait longer with --timeout."
     )
 
 
 def _why(address: str) -> str:
-    """Try once more without Dask, which forgets the reason when its time runs out in the middle of an attempt."""
+    """Connect once more without Dask, to find the reason, which Dask loses when it times out."""
     place = urlsplit(address)
     try:
         socket.create_connection((place.hostname or "", place.port or 8786), timeout=1.0).close()
@@ -234,10 +235,10 @@ def _why(address: str) -> str:
 
 
 def _refused(address: str, asked: Cluster, error: Exception) -> Exception:
-    """Say in one line what went wrong between the two sides, and what to do."""
+    """Return an error that explains in one line why the connection failed, and what to do."""
     cause = error.__cause__ or error
     reason = getattr(cause, "reason", None) or str(cause) or type(cause).__name__
-    alert = re.search(r"\[SSL: (\w+)\]", reason)  # where the other side closed first, Dask tells of it in words
+    alert = re.search(r"\[SSL: (\w+)\]", reason)  # if the server closed first, Dask reports it as text
     tls = address.startswith("tls://")
     if isinstance(error, ValueError) and "IOStream" not in str(error):
         return ValueError(f"{address} is not the address of a scheduler: {error}. Write it as tls://host:8786.")
@@ -245,21 +246,21 @@ def _refused(address: str, asked: Cluster, error: Exception) -> Exception:
         return _silent(address, asked)
     if (alert or isinstance(cause, ssl.SSLError)) and "WRONG_VERSION" not in reason:
         return ConnectionError(
-            f"the certificates of this side and of the scheduler at {address} must come from one authority, and they "
-            f"do not fit ({alert[1] if alert else reason}). Use those made for this cluster: {GIVE}."
+            f"the certificates of this client and of the scheduler at {address} must come from one authority; they do "
+            f"not match ({alert[1] if alert else reason}). Use those made for this cluster: {GIVE}."
         )
-    if tls and "reset by peer" in reason:  # TLS 1.3 may lose what the other side said before it closed
+    if tls and "reset by peer" in reason:  # TLS 1.3 may lose the alert of the server
         return ConnectionError(
-            f"the certificates of this side and of the scheduler at {address} must come from one authority, and they "
-            f"do not fit ({reason}). Use those made for this cluster: {GIVE}; or what listens there does not speak TLS "
-            "as a Dask scheduler does and is meant to go without: then give tcp://."
+            f"the certificates of this client and of the scheduler at {address} must come from one authority; they do "
+            f"not match ({reason}). Use those made for this cluster: {GIVE}. If the scheduler has no TLS, give tcp:// "
+            "instead."
         )
     if tls:
         return ConnectionError(
-            f"what listens at {address} does not speak TLS as a Dask scheduler does ({reason}). Start the scheduler "
-            "with certificates, or give tcp:// if it is meant to go without."
+            f"the server at {address} does not speak TLS like a Dask scheduler ({reason}). Start the scheduler with "
+            "certificates, or give tcp:// if it has none."
         )
     return ConnectionError(
-        f"what listens at {address} closed the connection or is no Dask scheduler ({type(cause).__name__}). If it "
-        f"takes TLS, write tls://{address.split('://')[-1]} and {GIVE}."
+        f"the server at {address} closed the connection or is not a Dask scheduler ({type(cause).__name__}). If it "
+        f"needs TLS, write tls://{address.split('://')[-1]} and {GIVE}."
     )

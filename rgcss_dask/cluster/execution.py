@@ -1,4 +1,4 @@
-"""Where tasks run: on the active Dask cluster, or on threads of this process."""
+"""Execution of task graphs: on the active Dask cluster, or on threads of this process."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Graph = dict[Any, Any]
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a process that works on spans has."""
+    """Threads and memory of a process that works on spans."""
 
     threads: int
     memory: int  # bytes
-    client: Client | None = None  # of the cluster the process belongs to
+    client: Client | None = None  # of the cluster, if there is one
 
 
 def capacity(*, cluster: bool) -> Capacity:
-    """Return what the smallest worker of the active cluster has, or else this process."""
+    """Return the capacity of the smallest worker of the active cluster, or else of this process."""
     client = active_client() if cluster else None
     if client is None:
         return Capacity(_thread_count(), default_budget())
@@ -46,19 +46,21 @@ def capacity(*, cluster: bool) -> Capacity:
 
 
 def active_client() -> Client | None:
-    """Return the Dask client in use, if there is one; none is ever started."""
+    """Return the active Dask client, or None; a client is never started."""
     try:
         client = Client.current()  # type: ignore[no-untyped-call]
     except ValueError:
         return None
     if client.asynchronous:
-        raise WrongKindError("scan needs a Dask client that is not asynchronous; make one with Client(address).")
+        raise WrongKindError(
+            "scan needs a synchronous Dask client; the active one is asynchronous. Make another with Client(address)."
+        )
     return client
 
 
 @dataclass(frozen=True)
 class ClusterReport:
-    """Sends what a task has read from its worker to the client."""
+    """Sends the progress of a task from its worker to the client."""
 
     topic: str
 
@@ -68,7 +70,7 @@ class ClusterReport:
 
 
 class ThreadReport:
-    """Counts what a task has read, and ends the task when the pass was given up."""
+    """Counts the progress of a task, and ends the task when the pass was cancelled."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
@@ -77,12 +79,12 @@ class ThreadReport:
     def __call__(self, rows: int, spans: int) -> None:
         """Report rows read and spans finished."""
         if self.given_up.is_set():
-            raise CancelledError("the pass was given up.")
+            raise CancelledError("the pass was cancelled.")
         self._reporter.add(rows, spans=spans)
 
 
 def run_on_threads(graph: Graph, key: str, report: ThreadReport, threads: int) -> Any:
-    """Compute a key of the graph in this process; no thread is left behind."""
+    """Compute a key of the graph on threads of this process, which end with the call."""
     with single_threaded_blas(), freed_memory_kept(), ThreadPoolExecutor(threads, "rgcss") as pool:
         try:
             return threaded.get(graph, key, pool=pool)
@@ -100,7 +102,7 @@ def run_here(graph: Graph, key: str) -> Any:
 def run_on_cluster(
     client: Client, graph: Graph, key: str, report: ClusterReport, reporter: Reporter, *, keep: tuple[str, ...] = ()
 ) -> tuple[Any, list[Future[Any]]]:
-    """Compute a key of the graph on the cluster, and fetch it; return with it the futures of keys that are to stay."""
+    """Compute and fetch a key of the graph on the cluster; return it with the futures of keys to keep there."""
 
     def hear(event: tuple[Any, dict[str, int]]) -> None:
         reporter.add(event[1]["rows"], spans=event[1]["spans"])
@@ -115,9 +117,9 @@ def run_on_cluster(
 
 
 def submit(client: Client, graph: Graph, keys: list[str]) -> list[Future[Any]]:
-    """Send the graph and return the futures of the keys; their results stay where they were made until asked for."""
+    """Submit the graph and return the futures of the keys; results stay on their workers until fetched."""
     with warnings.catch_warnings():
-        # Weights and masks that are in memory here travel with the graph: 8 bytes a row.
+        # Weights and masks in memory are part of the graph: 8 bytes per row.
         warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
         return client.get(graph, keys, sync=False)  # type: ignore[no-untyped-call]
 

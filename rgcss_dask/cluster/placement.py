@@ -1,4 +1,4 @@
-"""Where a question is answered: on the scheduler, on the worker that has the moments, or in this process."""
+"""Where a selection is computed: on the scheduler, on the worker that holds the moments, or in this process."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from rgcss_dask.core.plan import size
 from rgcss_dask.runtime.memory_limit import default_budget
 
 PLACES = ("scheduler", "worker", "client")
-LOOK = 1.0  # seconds between looks at whether a worker that has not answered is still there
+LOOK = 1.0  # seconds between checks of whether a silent worker is still known
 # A worker stops taking tasks when this share of its memory is in use.
 PAUSE = 0.8
 
 
 @dataclass(frozen=True)
 class Order:
-    """A question to be answered elsewhere: ``function(moments, *args, **options)``."""
+    """A computation to be run elsewhere: ``function(moments, *args, **options)``."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -44,10 +44,10 @@ class Order:
     key: str = ""  # of the moments on the cluster
     path: PartPath = ()
     head: MomentsSummary | None = None
-    patience: float = WAIT  # seconds without a worker that has the moments
+    patience: float = WAIT  # seconds to wait for a worker with the moments
 
     def answer(self, moments: Moments) -> Answer:
-        """Answer it, and keep what would be raised or warned of for the process that asked."""
+        """Run the computation; keep errors and warnings for the calling process."""
         with recorded_warnings() as heard:
             try:
                 return Answer(self.function(moments, *self.args, **self.options), None, heard)
@@ -57,14 +57,14 @@ class Order:
 
 @dataclass(frozen=True)
 class Answer:
-    """A result or an error, and the warnings on the way."""
+    """A result or an error, with the warnings."""
 
     result: Any
     error: Exception | None
     warnings: list[tuple[type[Warning], str]] = field(default_factory=list)
 
     def open(self) -> Any:
-        """Return, raise and warn as if the work had been done here."""
+        """Return, raise and warn as if the computation had run here."""
         for category, message in self.warnings:
             warnings.warn(message, category, stacklevel=4)
         if self.error is not None:
@@ -77,7 +77,7 @@ def ask(
 ) -> Any:
     """Return ``function(moments, *args, **options)``, computed at the place asked for.
 
-    Moments of this process are worked on here. For a handle the default is the scheduler, or the worker that has the
+    Moments of this process are used here. For a handle, the default is the scheduler, or the worker that holds the
     moments if the scheduler has too little memory.
     """
     check_where(where, moments)
@@ -93,18 +93,18 @@ def ask(
 
 
 def check_where(where: str | None, moments: Any) -> None:
-    """Refuse a place that there is not."""
+    """Refuse an unknown or unsuitable place."""
     if where is not None and where not in PLACES:
         raise ValueError(f"where must be None or one of {PLACES}; got {where!r}.")
     if where not in (None, "client") and not isinstance(moments, RemoteMoments):
         raise ValueError(
-            f"where={where!r} needs moments that scan left on a cluster; these are in this process. Leave where out, "
+            f"where={where!r} needs moments that scan left on a cluster; these are in this process. Leave out where, "
             "or scan with an active Dask client."
         )
 
 
 def _fits_scheduler(moments: RemoteMoments, order: Order) -> bool:
-    """Check the scheduler's version and memory; too little memory is said, and leads to the worker."""
+    """Check version and memory of the scheduler; warn and return False if it has too little memory."""
     client, need = moments.held.client, order.need
     moments.held.check_open()
     found = run_on_scheduler(client, make_probe(), VERSION, order.function.__module__)
@@ -113,8 +113,8 @@ def _fits_scheduler(moments: RemoteMoments, order: Order) -> bool:
     if asked <= found["free"]:
         return True
     warnings.warn(
-        f"the scheduler may use {size(found['free'])} and this takes {size(asked)}: it runs on the worker that has the "
-        "moments instead. where='worker' asks for that without this message.",
+        f"the scheduler may use {size(found['free'])} and this takes {size(asked)}: it runs on the worker that holds "
+        "the moments instead. where='worker' does so without this message.",
         stacklevel=4,
     )
     return False
@@ -126,8 +126,9 @@ def _ask_worker(moments: RemoteMoments, order: Order) -> Answer:
     check_version(found["version"], f"the worker {worker}")
     if order.need.work > found["free"]:
         raise MemoryError(
-            f"the worker {worker} may use {size(found['free'])} besides the moments and this takes "
-            f"{size(order.need.work)}. Give workers more memory, ask for less at once, or use where='client'."
+            f"a question must fit into memory; the worker {worker} may use {size(found['free'])} besides the moments, "
+            f"and this takes {size(order.need.work)}. Give workers more memory, ask for less at once, or use "
+            "where='client'."
         )
     task = client.submit(
         on_worker,
@@ -135,36 +136,36 @@ def _ask_worker(moments: RemoteMoments, order: Order) -> Answer:
         order,
         key=f"rgcss-greedy-{uuid.uuid4().hex[:12]}",
         workers=[worker],
-        allow_other_workers=True,  # the one that has the moments may be lost
+        allow_other_workers=True,  # the worker with the moments may be lost
     )
     return settled(client, task)
 
 
 def on_worker(result: tuple[Moments, Any], order: Order) -> Answer:
-    """Answer a question on the worker that has the moments."""
+    """Run a computation on the worker that holds the moments."""
     return order.answer(part_of(result[0], order.path))
 
 
-_promised: dict[str, int] = {}  # bytes of the questions that are being answered on this scheduler
+_promised: dict[str, int] = {}  # bytes reserved by running computations on this scheduler
 
 
 def free_memory(limit: int | None = None) -> int:
-    """Return the bytes that a further question may use in this process, whose limit is given if it is a worker."""
+    """Return the bytes that another computation may use in this process; ``limit`` is the limit of a worker."""
     free = default_budget() if limit is None else min(default_budget(), int(PAUSE * limit) - process_bytes())
     return max(0, free - sum(_promised.values()))
 
 
 def process_bytes() -> int:
-    """Return the bytes that this process has in memory."""
+    """Return the resident memory of this process in bytes."""
     return int(psutil.Process().memory_info().rss)
 
 
 async def on_scheduler(order: Order, dask_scheduler: Scheduler) -> Answer:
-    """Bring the moments from their worker and answer a question in a thread beside the event loop."""
+    """Fetch the moments from their worker, and run a computation in a thread beside the event loop."""
     assert order.head is not None
     token = uuid.uuid4().hex
     _promised[token] = order.need.work + order.need.moments(order.head.n)
-    # Its own, because the loop looks up addresses in the threads that it shares.
+    # A separate thread, because the event loop resolves addresses in its shared threads.
     thread = ThreadPoolExecutor(1, "rgcss-greedy")
     pool = ConnectionPool(deserialize=True, connection_args=dask_scheduler.connection_args, server=dask_scheduler)
     try:
@@ -178,7 +179,7 @@ async def on_scheduler(order: Order, dask_scheduler: Scheduler) -> Answer:
 
 
 async def _brought(order: Order, head: MomentsSummary, scheduler: Scheduler, pool: ConnectionPool) -> Moments:
-    """Fetch the arrays that are needed, block by block."""
+    """Fetch the needed arrays in blocks."""
     paths: list[PartPath] = [()]
     paths += [((order.need.kind, i),) for i in range(order.need.parts)]
     arrays: dict[tuple[PartPath, str], Any] = {}
@@ -193,11 +194,11 @@ async def _brought(order: Order, head: MomentsSummary, scheduler: Scheduler, poo
 
 
 async def _block(asked: tuple[Any, ...], scheduler: Scheduler, pool: ConnectionPool, patience: float) -> Any:
-    """Fetch a block from a worker that has it; if one is lost, from wherever the moments are made again."""
+    """Fetch a block from a worker that holds it; if the worker is lost, from where the moments are recomputed."""
     parts: tuple[Any, ...] = (rows_of, asked, {})
     function, args, options = (dumps(part) for part in parts)  # type: ignore[no-untyped-call]
     began = time.monotonic()
-    while time.monotonic() - began < patience:  # a stopped worker takes no connection, and is given up only later
+    while time.monotonic() - began < patience:  # a stopped worker accepts no connection until it is given up
         worker = await _holder(asked[0], scheduler, patience)
         try:
             asked_worker = pool(worker).run(function=function, args=args, kwargs=options)
@@ -205,15 +206,15 @@ async def _block(asked: tuple[Any, ...], scheduler: Scheduler, pool: ConnectionP
         except OSError:
             answer = {}
         if answer.get("status") == "error":
-            raise clean_exception(**answer)[1] or RuntimeError(f"the worker {worker} failed; see its log.")
+            raise clean_exception(**answer)[1] or RuntimeError(f"the worker {worker} failed. See its log.")
         if isinstance(answer.get("result"), np.ndarray):
             return answer["result"]
-        await asyncio.sleep(LOOK)  # lost; the scheduler will know in a moment
-    raise ConnectionError(f"the moments could not be fetched from the worker {worker} for {patience:g} s; see its log.")
+        await asyncio.sleep(LOOK)  # lost; the scheduler will notice soon
+    raise ConnectionError(f"the moments could not be fetched from the worker {worker} for {patience:g} s. See its log.")
 
 
 async def _while_known(worker: str, asked: Awaitable[Any], scheduler: Scheduler) -> Any:
-    """Wait for an answer as long as the scheduler counts on the worker: a stopped one keeps its connections open."""
+    """Wait for an answer while the scheduler knows the worker: a stopped worker keeps its connections open."""
     answering = asyncio.ensure_future(asked)
     while not (await asyncio.wait({answering}, timeout=LOOK))[0]:
         if worker not in scheduler.workers:
@@ -223,12 +224,12 @@ async def _while_known(worker: str, asked: Awaitable[Any], scheduler: Scheduler)
 
 
 async def _holder(key: str, scheduler: Scheduler, patience: float) -> str:
-    """Wait until a worker has the moments; they are computed again if their worker was lost."""
+    """Wait until a worker holds the moments; they are recomputed if their worker was lost."""
     seen = time.monotonic()
     while True:
         task = scheduler.tasks.get(key)
         if task is None or task.state in ("erred", "forgotten"):
-            raise ConnectionError("the moments are no longer on the cluster and could not be made again; scan anew.")
+            raise ConnectionError("the moments are no longer on the cluster and could not be recomputed. Scan again.")
         if task.who_has:
             return str(next(iter(task.who_has)).address)
         if scheduler.workers:
@@ -239,15 +240,15 @@ async def _holder(key: str, scheduler: Scheduler, patience: float) -> str:
 
 
 _lock = threading.Lock()
-_heard: dict[int, list[tuple[type[Warning], str]]] = {}  # thread: what it warned of
+_heard: dict[int, list[tuple[type[Warning], str]]] = {}  # thread: its warnings
 _restore: Any = None
 
 
 @contextmanager
 def recorded_warnings() -> Iterator[list[tuple[type[Warning], str]]]:
-    """Collect the warnings of this thread only.
+    """Collect the warnings of this thread.
 
-    Filters belong to the process: of callers that overlap, the first sets them and the last puts back what there was.
+    Warning filters are global: of overlapping callers, the first sets them and the last restores them.
     """
     global _restore
     thread = threading.get_ident()

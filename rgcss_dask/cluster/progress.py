@@ -1,4 +1,4 @@
-"""How far a pass has come: a bar for people, a callback for programs."""
+"""Progress of a pass: a bar for people, a callback for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rgcss_dask.core.plan import size
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a pass, as `scan` tells a function that is given as ``progress``.
+    """The state of a pass, as `scan` passes it to a function given as ``progress``.
 
     Examples
     --------
@@ -31,12 +31,12 @@ class Progress:
     (1000, 1000)
     """
 
-    rows: int  #: read so far, resumed ones included
+    rows: int  #: read so far, including resumed rows
     total_rows: int
     row_bytes: int
     seconds: float  #: since the pass began
-    resumed_rows: int = 0  #: of them found in checkpoints
-    spans: int = 0  #: finished in this run
+    resumed_rows: int = 0  #: rows of these that came from checkpoints
+    spans: int = 0  #: spans finished in this run
     total_spans: int = 0
 
     @property
@@ -46,12 +46,12 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Rows read in a second by this run."""
+        """Rows per second read by this run."""
         return (self.rows - self.resumed_rows) / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def seconds_left(self) -> float | None:
-        """Time until the end at this rate, or None before there is one."""
+        """Seconds until the end at this rate, or None if the rate is not known yet."""
         return (self.total_rows - self.rows) / self.rate if self.rate > 0 else None
 
 
@@ -59,7 +59,7 @@ Callback = Callable[[Progress], None]
 
 
 class Reporter:
-    """Adds up what tasks report, and tells whoever wants to know."""
+    """Adds up the reports of tasks, and passes the state to a callback."""
 
     def __init__(self, tell: Callback, *, rows: int, row_bytes: int, spans: int) -> None:
         self._tell = tell
@@ -71,14 +71,14 @@ class Reporter:
     def add(self, rows: int, *, spans: int = 0, resumed: bool = False) -> None:
         """Count rows read, or found in a checkpoint; called from any thread."""
         with self._lock:
-            # A span of a killed worker is read twice and is still one span.
+            # A span of a killed worker is read twice.
             self._rows = min(self._rows + rows, self._total_rows)
             self._resumed += rows if resumed else 0
             self._spans += spans
             self._tell(self._state())
 
     def finish(self) -> None:
-        """Tell that all rows are read; the last reports of a cluster may come after its result."""
+        """Report that all rows are read; the last reports of a cluster may arrive after its result."""
         with self._lock:
             self._rows = self._total_rows
             self._tell(self._state())
@@ -123,9 +123,9 @@ class BarDisplay:
 
 
 class LineDisplay:
-    """One line that is written anew, for notebooks: their output has no cursor to move, but knows a carriage return.
+    """One line that is rewritten, for notebooks: their output supports a carriage return but no cursor movement.
 
-    A pass that is over in a moment shows nothing.
+    A short pass shows nothing.
     """
 
     FIRST, EVERY = 1.0, 0.5  # seconds
@@ -144,7 +144,7 @@ class LineDisplay:
             print(file=self._out)
 
     def __call__(self, state: Progress) -> None:
-        """Show a state, if it is time to, and the last one."""
+        """Show a state if the interval has passed, and the last state."""
         if state.seconds < self._due and not (self._width and state.rows == state.total_rows):
             return
         line = f"reading: {figures(state)}"
@@ -180,7 +180,7 @@ class _Told(_Quiet):
 
 
 def display(progress: bool | Callback | None) -> _Quiet | BarDisplay | LineDisplay:
-    """Choose: a callback, a bar if asked for (or by default on a terminal), a line in a notebook, or nothing."""
+    """Return the display: a callback, a bar if asked for or on a terminal, a line in a notebook, or none."""
     if callable(progress):
         return _Told(progress)
     wanted = sys.stderr.isatty() or in_notebook() if progress is None else progress
@@ -190,5 +190,5 @@ def display(progress: bool | Callback | None) -> _Quiet | BarDisplay | LineDispl
 
 
 def in_notebook() -> bool:
-    """Tell a kernel of Jupyter, whose output is shown in a notebook; other programs may have loaded its package."""
+    """Tell whether this process is a Jupyter kernel; the package ipykernel alone may be loaded elsewhere."""
     return type(sys.stderr).__module__.split(".")[0] == "ipykernel"

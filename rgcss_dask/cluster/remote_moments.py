@@ -1,4 +1,4 @@
-"""Moments that stay on a Dask worker, and the handle that stands for them in other processes."""
+"""Moments that stay on a Dask worker, and their handles (proxies) in other processes."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from rgcss_dask.core.sketch import Sketch
 from rgcss_dask.io.files import Folder
 
 Array = NDArray[np.float64]
-PartPath = tuple[tuple[str, int], ...]  # () for all rows, (("folds", 2),) for a part of them
+PartPath = tuple[tuple[str, int], ...]  # () for all rows, (("folds", 2),) for a fold
 
-# Bytes of a matrix sent at once, so that no single message stalls an event loop.
+# Bytes of a matrix per message, so that no message stalls an event loop.
 BLOCK_BYTES = 2**24
-# How often the moments are made again after the worker that had them was lost.
+# How often the moments are recomputed after their worker was lost.
 TRIES = 5
 
 
 @dataclass(frozen=True)
 class MomentsSummary:
-    """What is known of moments without their arrays."""
+    """The numbers and shapes of moments, without their arrays."""
 
     kind: str
     numbers: dict[str, Any]
@@ -46,7 +46,7 @@ class MomentsSummary:
 
     @classmethod
     def of(cls, moments: Moments) -> MomentsSummary:
-        """Describe moments and the parts kept apart."""
+        """Summarise moments and their folds and groups."""
         numbers = {name: getattr(moments, name) for name in (*moments.NUMBERS, "differences")}
         parts = {kind: tuple(cls.of(part) for part in getattr(moments, kind)) for kind in ("folds", "groups")}
         return cls(moments.KIND, numbers, moments.n, len(moments.product), **parts)
@@ -56,7 +56,7 @@ class MomentsSummary:
         return shape_of(name, self.height, self.n)
 
     def build(self, arrays: dict[tuple[PartPath, str], Array], path: PartPath = ()) -> Moments:
-        """Make moments of arrays that were sent; parts of which none were sent are left out."""
+        """Build moments from arrays that were sent; parts without arrays are left out."""
         parts = {
             kind: tuple(
                 head.build(arrays, (*path, (kind, i)))
@@ -70,20 +70,20 @@ class MomentsSummary:
 
 
 def describe(result: tuple[Moments, Any]) -> tuple[MomentsSummary, Any]:
-    """Return what the client is told of a finished pass; the moments stay where they are."""
+    """Return what is sent to the client after a pass; the moments stay on the worker."""
     return MomentsSummary.of(result[0]), result[1]
 
 
 @dataclass(frozen=True)
 class HeldOnCluster:
-    """The place on a cluster where moments lie for as long as something here refers to them."""
+    """Moments on a cluster, kept there as long as this process refers to them."""
 
     client: Client
     future: Future[Any]  # of (Moments, spans that were read)
-    archive: tuple[Folder, archives.Record] | None = None  # that has them too
+    archive: tuple[Folder, archives.Record] | None = None  # a copy in an archive
 
     def holders(self) -> list[str]:
-        """Return the workers that have the moments; if none has, they are computed again first."""
+        """Return the workers that hold the moments; if there are none, recompute the moments first."""
         self.check_open()
         for _ in range(TRIES):
             found = list(self.client.who_has([self.future])[self.future.key])  # type: ignore[no-untyped-call]
@@ -95,27 +95,27 @@ class HeldOnCluster:
         raise _lost()
 
     def check_open(self) -> None:
-        """Refuse to wait for a cluster that is gone."""
+        """Raise an error if the cluster is gone."""
         if not self.is_open:
             raise _lost()
 
     @property
     def is_open(self) -> bool:
-        """Whether the cluster can be asked."""
+        """Whether the cluster can be reached."""
         return self.client.status == "running" and self.future.status != "cancelled"
 
     @property
     def is_archive(self) -> bool:
-        """Whether only the archive is left."""
+        """Whether the cluster is gone, but there is an archive."""
         return not self.is_open and self.archive is not None
 
     @cached_property
     def archived(self) -> Moments | None:
-        """What the archive has, for when the cluster is gone."""
+        """The moments of the archive, for use when the cluster is gone."""
         return None if self.archive is None else _read(*self.archive)[0]
 
     def fetch(self, path: PartPath, name: str, shape: tuple[int, ...]) -> Array:
-        """Bring an array of the moments, or of a part of them, to this process."""
+        """Fetch an array of the moments, or of a fold or group."""
         if self.is_archive and self.archived is not None:
             return getattr(part_of(self.archived, path), name)
         try:
@@ -130,12 +130,12 @@ class HeldOnCluster:
         return self.call(rows_of, self.future.key, path, name, start, stop)[1]
 
     def call(self, function: Callable[..., Any], *args: Any) -> tuple[str, Any]:
-        """Return a worker that has the moments and what the function returns there; None counts as no answer.
+        """Run a function on a worker that holds the moments; return the worker and the result. None is retried.
 
-        Not a task: it would wait behind those that the worker has still to do.
+        The function is not a task: a task would wait behind the other tasks of the worker.
         """
         began = time.monotonic()
-        while time.monotonic() - began < patience():  # a stopped worker takes no connection, and is given up only later
+        while time.monotonic() - began < patience():  # a stopped worker accepts no connection until it is given up
             try:
                 worker = self.holders()[0]
                 found = self.client.run(function, *args, workers=[worker], on_error="return")
@@ -143,17 +143,17 @@ class HeldOnCluster:
                 raise _lost() from error
             answer = found.get(worker)
             if isinstance(answer, Exception) and not isinstance(answer, OSError):
-                raise answer  # by the function
+                raise answer  # raised by the function
             if not isinstance(answer, Exception | None):
                 return worker, answer
-            time.sleep(0.5)  # it was lost, and the scheduler will know in a moment
+            time.sleep(0.5)  # lost; the scheduler will notice soon
         raise _lost()
 
 
 def _lost() -> ConnectionError:
     return ConnectionError(
-        "the moments were left on a Dask cluster that no longer answers. Use them while its client is open, bring "
-        "them here with moments.fetch() before it is closed, or scan with archive=... and load() them."
+        "the moments were left on a Dask cluster that no longer answers. Use them while its client is open, fetch them "
+        "with moments.fetch() before it is closed, or scan with archive=... and load() them."
     )
 
 
@@ -166,23 +166,23 @@ def blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 
 def rows_of(key: str, path: PartPath, name: str, start: int, stop: int, dask_worker: Worker) -> Array | None:
-    """Return rows of an array that a worker has; None if it has not."""
+    """Return rows of an array on a worker, or None if the worker does not hold it."""
     found: Any = dask_worker.data.get(key)
     return None if found is None else np.asarray(getattr(part_of(found[0], path), name)[start:stop])
 
 
 def part_of(moments: Moments, path: PartPath) -> Moments:
-    """Return the fold or group that a path leads to."""
+    """Return the fold or group at a path."""
     for kind, index in path:
         moments = getattr(moments, kind)[index]
     return moments
 
 
 class RemoteMoments(Moments):
-    """Moments that lie on a worker: an array is fetched when it is first used, the numbers beside it are here.
+    """A handle of moments on a worker: arrays are fetched at their first use, numbers are here.
 
-    All attributes and methods of `Moments` work, and what they return is an ordinary value of this process. The
-    cluster forgets the moments when the last handle is gone.
+    All attributes and methods of `Moments` work; they return ordinary values of this process. The cluster releases the
+    moments when the last handle is gone.
     """
 
     def __init__(self, held: HeldOnCluster, head: MomentsSummary, path: PartPath = ()) -> None:
@@ -190,7 +190,7 @@ class RemoteMoments(Moments):
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """What it stands for, as proxies say it: with other values, by `dataclasses.replace`, it is plain moments."""
+        """The class of the moments, as proxies report it; `dataclasses.replace` then returns plain moments."""
         return KINDS[self.head.kind]
 
     held: HeldOnCluster
@@ -198,7 +198,7 @@ class RemoteMoments(Moments):
     path: PartPath
 
     def fetch(self) -> Moments:
-        """Return plain moments with all parts, in the memory of this process."""
+        """Return plain moments with all folds and groups, in the memory of this process."""
         kind = KINDS[self.head.kind]
         values = {field.name: getattr(self, field.name) for field in fields(kind)}
         values |= {parts: tuple(part.fetch() for part in values[parts]) for parts in ("folds", "groups")}
@@ -211,7 +211,7 @@ class RemoteMoments(Moments):
 
     @cached_property
     def shift(self) -> Array:
-        """What was subtracted before adding up, (n,)."""
+        """The shift subtracted before summing, (n,)."""
         return self._fetched("shift")
 
     @cached_property
@@ -226,7 +226,7 @@ class RemoteMoments(Moments):
 
     @cached_property
     def rounding(self) -> Array:
-        """What of each sum of squares may be rounding, (n,)."""
+        """Bounds for the rounding error of each sum of squares, (n,)."""
         return self._fetched("rounding")
 
     def _fetched(self, name: str) -> Array:
@@ -253,13 +253,13 @@ class RemoteMoments(Moments):
         return f"<{self._in_words()}, left on {self.held.client}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as plain moments: a copy may outlive the cluster."""
+        """Pickle as plain moments, because a copy may outlive the cluster."""
         whole = self.fetch()
         return _made, (type(whole), {field.name: getattr(whole, field.name) for field in fields(whole)})
 
 
 class RemoteBand(RemoteMoments, Band):
-    """A band that lies on a worker."""
+    """A handle of a band on a worker."""
 
     @cached_property
     def column_squares(self) -> Array:
@@ -268,7 +268,7 @@ class RemoteBand(RemoteMoments, Band):
 
 
 class RemoteSketch(RemoteMoments, Sketch):
-    """A sketch that lies on a worker."""
+    """A handle of a sketch on a worker."""
 
     @cached_property
     def column_squares(self) -> Array:
@@ -294,7 +294,7 @@ HANDLES: dict[str, type[RemoteMoments]] = {
 
 
 def handle(held: HeldOnCluster, head: MomentsSummary, path: PartPath = ()) -> RemoteMoments:
-    """Return a handle of moments of whatever kind."""
+    """Return a handle of moments of any kind."""
     return HANDLES[head.kind](held, head, path)
 
 
@@ -305,7 +305,7 @@ def _made(kind: type[Moments], values: dict[str, Any]) -> Moments:
 def left_on_cluster(
     client: Client, graph: Graph, key: str, report: ClusterReport, reporter: Reporter
 ) -> tuple[RemoteMoments, Any]:
-    """Make a pass on the cluster and return a handle of its moments, and the spans that were read."""
+    """Run a pass on the cluster; return a handle of its moments, and the spans read."""
     head_key = key.replace("moments", "head")
     (head, reads), (future,) = run_on_cluster(
         client, {**graph, head_key: (describe, key)}, head_key, report, reporter, keep=(key,)
@@ -314,15 +314,15 @@ def left_on_cluster(
 
 
 def archived(moments: RemoteMoments, folder: Folder, record: archives.Record) -> Moments:
-    """Have the worker that has the moments write them to an archive, and return a handle of what the archive holds.
+    """Have the worker write its moments to an archive, and return a handle of the archived moments.
 
-    A handle of the pass itself would make the whole pass again if its worker were lost.
+    A handle of the pass itself would repeat the whole pass if its worker were lost.
     """
     client, token = moments.held.client, uuid.uuid4().hex[:12]
     made = moments.held.future
     archives.begin(folder)
     draft = settled(client, client.submit(_write, made, folder, key=f"rgcss-archive-{token}"), made)
-    if not archives.is_whole(folder, draft):  # by a worker that came later, where this process cannot see it
+    if not archives.is_whole(folder, draft):  # written by a new worker to a place that this process cannot see
         archives.write(folder, moments, record)
         return moments
     archives.publish(folder, draft, record)
@@ -330,7 +330,7 @@ def archived(moments: RemoteMoments, folder: Folder, record: archives.Record) ->
 
 
 def loaded(client: Client, folder: Folder) -> Moments:
-    """Load an archive on a worker and return a handle; load it here if the worker cannot see it."""
+    """Load an archive on a worker and return a handle; load it here if no worker can see it."""
     token = uuid.uuid4().hex[:12]
     record = archives.require(folder)
     future = client.submit(_read, folder, record, key=f"rgcss-moments-{token}")
@@ -348,5 +348,5 @@ def _write(result: tuple[Moments, Any], folder: Folder) -> archives.Draft:
 def _read(folder: Folder, record: archives.Record) -> tuple[Moments, Any]:
     moments, found = archives.read(folder)
     if found.fingerprint != record.fingerprint:
-        raise ValueError(f"the archive {folder.address} was changed since these moments were scanned; load it anew.")
+        raise ValueError(f"the archive {folder.address} was changed since these moments were scanned. Load it again.")
     return moments, ()

@@ -1,4 +1,4 @@
-"""Whether every process of a cluster has this version of the package, found out before it is needed."""
+"""Checks that every process of a cluster has the same version of the package, before work begins."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rgcss_dask.compat import ConnectionPool, dumps
 from rgcss_dask.core.errors import HinderedError
 
 VERSION = __version__
-# Seconds to wait for a worker to tell its version; one that is stopped or cut off must not stop a pass.
+# Seconds to wait for the version of a worker; a stopped or unreachable worker must not block a pass.
 ANSWER_WITHIN = 10.0
 
 
 def make_probe() -> Callable[..., Any]:
-    """Return a function that tells the version of the package in the process it runs in.
+    """Return a function that reports the version of the package in the process that runs it.
 
-    Given the name of the module that does some work, it loads that, and tells the memory that the work may use.
-    It is defined inside another, and so pickled by value: it runs where the package is not installed. Where it is,
-    it is imported in a thread, because an event loop must not wait for that.
+    If the name of a module is given, the function imports that module and reports the free memory too. It is a nested
+    function, and so pickled by value: it also runs where the package is not installed. Imports run in a thread, because
+    they would block the event loop.
     """
     load = importlib.import_module
     package = "rgcss_dask"
@@ -39,7 +39,7 @@ def make_probe() -> Callable[..., Any]:
         placement = f"{package}.cluster.placement"
         for module in (work, placement):
             await load("asyncio").to_thread(load, module)
-        manager = getattr(dask_worker, "memory_manager", None)  # Dask gives a scheduler under this name too
+        manager = getattr(dask_worker, "memory_manager", None)  # Dask passes a scheduler under this name too
         limit = None if manager is None else manager.memory_limit
         return {"version": found, "free": load(placement).free_memory(limit)}
 
@@ -47,12 +47,12 @@ def make_probe() -> Callable[..., Any]:
 
 
 def check_version(found: str | None, place: str, wanted: str = VERSION) -> None:
-    """Refuse a process with another version, and name both."""
+    """Refuse a process with another version."""
     if found != wanted:
         there = "not installed" if found is None else found
         raise HinderedError(
-            f"every process of a cluster needs the same version of rgcss_dask: here it is {wanted}, on {place} "
-            f"it is {there}. Install rgcss-dask=={wanted} there and start it again."
+            f"every process of a cluster must have the same version of rgcss_dask; this process has {wanted}, on "
+            f"{place} it is {there}. Install rgcss-dask=={wanted} there and restart it."
         )
 
 
@@ -66,7 +66,7 @@ def check_cluster(client: Client) -> None:
 
 
 def ask_workers(client: Client, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
-    """Return what a function returns on every worker that answers in time."""
+    """Return the results of a function on every worker that answers in time."""
     parts: tuple[Any, ...] = (function, args, {})
     asked = [dumps(part) for part in parts]  # type: ignore[no-untyped-call]
     answers = run_on_scheduler(client, survey, *asked, ANSWER_WITHIN)
@@ -74,7 +74,7 @@ def ask_workers(client: Client, function: Callable[..., Any], *args: Any) -> dic
 
 
 async def survey(probe: bytes, args: bytes, options: bytes, patience: float, dask_scheduler: Any) -> dict[str, Any]:
-    """Ask every worker; None for one that does not answer in time."""
+    """Run a function on every worker; None for workers that do not answer in time."""
     pool = ConnectionPool(deserialize=True, connection_args=dask_scheduler.connection_args, server=dask_scheduler)
     await pool.start()
 

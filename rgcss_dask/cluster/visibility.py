@@ -1,4 +1,4 @@
-"""Whether workers see what this process sees: the source it names, and the archive that checkpoints go to."""
+"""Checks that workers see the same source as this process, and can write checkpoints to the archive."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from rgcss_dask.io.claim import NAME, Claim
 from rgcss_dask.io.files import Folder
 from rgcss_dask.io.zarr_store import METADATA
 
-MOST = 16  # paths that are looked at, of a list of archives
-SAMPLED, PIECES, PIECE = 4, 4, 2**14  # files of a span, places in each, and bytes at each that are looked at
+MOST = 16  # most paths checked, of a list of archives
+SAMPLED, PIECES, PIECE = 4, 4, 2**14  # sampled files of a span, pieces of each, and bytes per piece
 NOTHING = "nothing"
 
-SeenPaths = dict[str, str]  # path: what is there
+SeenPaths = dict[str, str]  # path: description
 
 
 def look(paths: Sequence[str]) -> SeenPaths:
-    """Describe what is found at paths, without times and owners: a copy on another machine is as good."""
+    """Describe the content of paths, without times and owners, so that copies on other machines compare equal."""
     step = -(-len(paths) // MOST) or 1
     return {path: _at(Path(path)) for path in paths[::step]}
 
@@ -47,12 +47,12 @@ def _at(place: Path) -> str:
 
 
 async def look_there(paths: Sequence[str], folder: Folder | None) -> tuple[SeenPaths, str | None]:
-    """Look from a worker: at the paths, and whether the archive can be written; beside its event loop."""
+    """Look at the paths from a worker, and check that it can write the archive, in threads beside its event loop."""
     return await asyncio.to_thread(look, paths), await asyncio.to_thread(_writer, folder)
 
 
 def _writer(folder: Folder | None) -> str | None:
-    """Return who is writing the archive, or None where that is not seen or nothing may be written."""
+    """Return the id of the writer of the archive, or None if it is not visible or not writable."""
     if folder is None or (folder.is_local and not os.access(folder.root, os.W_OK)):
         return None
     claim = Claim.of(folder.read(NAME) or b"")
@@ -60,7 +60,7 @@ def _writer(folder: Folder | None) -> str | None:
 
 
 def check_visible(client: Client, paths: Sequence[str], folder: Folder | None) -> bool:
-    """Refuse if a worker does not see the source; return whether all of them can write checkpoints."""
+    """Refuse if a worker does not see the source; return whether all workers can write checkpoints."""
     local = folder if folder is not None and (folder.is_local or folder.address.startswith("memory:")) else None
     if not paths and local is None:
         return True
@@ -72,16 +72,16 @@ def check_visible(client: Client, paths: Sequence[str], folder: Folder | None) -
             blind.append(worker)
     if blind and local is not None:
         warnings.warn(
-            f"the worker {blind[0]} cannot write to {local.address}, as seen from here: there are no checkpoints, and "
-            "the moments are written by this process at the end. Give an archive that all workers can write to, on a "
-            "shared file system or at a URL, for a pass that goes on after it was interrupted.",
+            f"the worker {blind[0]} cannot write to {local.address} as seen from here: there are no checkpoints, and "
+            "this process writes the moments at the end. To be able to resume a pass, give an archive that all workers "
+            "can write to, on a shared file system or at a URL.",
             stacklevel=5,
         )
     return not blind
 
 
 def compare(here: SeenPaths, there: SeenPaths, worker: str) -> None:
-    """Refuse a worker that finds something else at a path."""
+    """Refuse a worker with different content at a path."""
     for path, wanted in here.items():
         found = there[path]
         if found != wanted:
@@ -93,16 +93,16 @@ def compare(here: SeenPaths, there: SeenPaths, worker: str) -> None:
 
 
 class Stored(Protocol):
-    """What is kept in files."""
+    """An object stored in files."""
 
     def files(self, start: int, stop: int) -> list[str]:
-        """Name those of a range of rows."""
+        """Return the files of a range of rows."""
 
 
 def seal(stored: Iterable[Stored], start: int, stop: int) -> str | None:
-    """Digest the sizes of all files of a range of rows and pieces of a few: the same for a copy, whatever its dates.
+    """Digest the sizes of all files of a range of rows and pieces of a few files; copies have equal digests.
 
-    Two copies that differ only in places that are not looked at have the same seal; to read all of it would be a pass.
+    Copies that differ only outside the sampled pieces have equal digests; reading everything would cost a whole pass.
     """
     files = [file for one in stored for file in one.files(start, stop)]
     if not files:
@@ -122,34 +122,34 @@ def seal(stored: Iterable[Stored], start: int, stop: int) -> str | None:
 def _size(file: str) -> int | None:
     try:
         return os.stat(file).st_size
-    except OSError:  # a chunk may be left out
+    except OSError:  # chunks may be missing
         return None
 
 
 def _spread(all_of_them: Sequence[Any], count: int) -> Sequence[Any]:
-    """Return the first, the last and some in between."""
+    """Return the first, the last and some entries in between."""
     last = len(all_of_them) - 1
     return [all_of_them[i] for i in sorted({last * j // max(1, count - 1) for j in range(count)})] if last >= 0 else []
 
 
 def check_seal(wanted: str | None, stored: Iterable[Stored], rows: tuple[int, int], address: str) -> None:
-    """Refuse, on a worker, to read what is not stored there as the caller saw it."""
+    """Refuse, on a worker, to read data that differ from those of the caller."""
     start, stop = rows
     if wanted is not None and seal(stored, start, stop) != wanted:
         raise ValueError(
-            f"every worker must read the same data; on the worker {_name()} rows {start:,} to {stop - 1:,} of "
-            f"{address}, or their weights, are not stored as the caller saw them when the pass began: it has another "
-            "copy, or they are being written. Copy them there again, or use a file system that all share, and make the "
+            f"every worker must read the same data; on the worker {_name()}, rows {start:,} to {stop - 1:,} of "
+            f"{address}, or their weights, differ from what the caller saw when the pass began: the worker has another "
+            "copy, or the data are being written. Copy them there again, or use a shared file system, and make the "
             "same call again."
         )
 
 
-_looked: set[str] = set()  # passes for which this worker has looked
+_looked: set[str] = set()  # passes that this worker has checked
 _lock = threading.Lock()
 
 
 def check_here(token: str, version: str, sights: SeenPaths) -> None:
-    """Refuse, on a worker that joined after the pass had begun, another version, or a source that it does not see."""
+    """Check version and visibility on a worker, which may have joined after the pass began."""
     with _lock:
         if token in _looked:
             return

@@ -1,1 +1,1 @@
-"""Matrices made from files and from other matrices, out of core."""
+"""Conversion of files to Zarr matrices, and of matrices to reduced or reconstructed ones, out of core."""

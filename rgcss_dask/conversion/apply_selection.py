@@ -1,4 +1,4 @@
-"""A selection applied to a matrix that is too large for memory: the picked columns, or all rebuilt, as a new Zarr."""
+"""Apply a selection to a matrix larger than memory: write the picked columns, or all columns rebuilt from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.xarray import along
 
-ATTRIBUTE = "rgcss_dask_columns"  # of what is written: the numbers of its columns in the matrix it was taken from
+ATTRIBUTE = "rgcss_dask_columns"  # of a reduced matrix: the indices of its columns in the original matrix
 
 
 def write_reduced(
@@ -34,14 +34,14 @@ def write_reduced(
     storage_options: dict[str, Any] | None = None,
     told: Told | None = None,
 ) -> int:
-    """Write the picked columns of a matrix to a new Zarr array, in the order of the matrix; return its rows.
+    """Write the picked columns of a matrix to a new Zarr array, in the order of the matrix; return the number of rows.
 
-    A selection finds its columns by name where there are names, whatever their order in the matrix. They are written in
-    the order of the columns that were selected from.
+    If there are names, the columns of a selection are found by name, whatever their order in the matrix, and are
+    written in the order of the columns that were selected from.
 
     Rows are read once, a few megabytes at a time, and written in chunks of some 16 MB with checksums. The array appears
-    when it is complete. An interrupted call can be made again and goes on where the source can tell that its rows are
-    still the same; otherwise it begins anew.
+    when it is complete. After an interruption the same call resumes if the source can tell that its rows have not
+    changed; otherwise it starts again.
 
     Parameters
     ----------
@@ -50,11 +50,11 @@ def write_reduced(
     source : array-like, data frame, path or list of these
         The matrix, in anything that `scan` reads.
     path : str or Path
-        Local path of the array to make.
+        Local path of the array to write.
     rows : str, optional
-        The dimension that is the rows, for a DataArray.
+        For a DataArray, the dimension along the rows.
     missing : {"raise", "fill"}, default="raise"
-        What becomes of chunks that are not in the store, see `scan`.
+        Policy for chunks that are not in the store, see `scan`.
     storage_options : dict, optional
         Options for the file system of a URL.
     told : callable, optional
@@ -108,29 +108,28 @@ def write_reconstruction(
     storage_options: dict[str, Any] | None = None,
     told: Told | None = None,
 ) -> int:
-    """Write all columns, rebuilt from the picked ones, to a new Zarr array; return its rows.
+    """Write all columns, rebuilt from the picked ones, to a new Zarr array; return the number of rows.
 
     Centring and scaling are undone. Picked columns keep their values unless the objective is ``"all"``. Like
-    `write_reduced` it works out of core and goes on where it was interrupted.
+    `write_reduced`, the function works out of core and resumes after an interruption.
 
     Parameters
     ----------
     picked : Selection
         The selection.
     weights : array of shape (k, n)
-        Its weights, ``picked.weights(moments)``, or ``coef_`` of the estimator.
+        The weights of the selection, ``picked.weights(moments)``, or ``coef_`` of the estimator.
     source : array-like, data frame, path or list of these
-        The whole matrix, or the picked columns alone as `write_reduced` writes them; in any order where they have
-        names.
+        The whole matrix, or only the picked columns as `write_reduced` writes them; with names, in any order.
     path : str or Path
-        Local path of the array to make.
+        Local path of the array to write.
     rows : str, optional
-        The dimension that is the rows, for a DataArray.
+        For a DataArray, the dimension along the rows.
     dtype : dtype, optional
-        Of what is written, a float or an integer. By default that of the source where it holds integers, rounded and
-        cut off at its ends; else float32, or the floats of the source if they are shorter.
+        Dtype to write, a float or an integer. By default that of the source if it holds integers (values are rounded
+        and clipped to its range); else float32, or the dtype of the source if its floats are shorter.
     missing : {"raise", "fill"}, default="raise"
-        What becomes of chunks that are not in the store, see `scan`.
+        Policy for chunks that are not in the store, see `scan`.
     storage_options : dict, optional
         Options for the file system of a URL.
     told : callable, optional
@@ -182,7 +181,7 @@ def _dtype_to_write(asked: DTypeLike | None, source: np.dtype[Any]) -> np.dtype[
     except TypeError:
         dtype = None
     if dtype is None or dtype.kind not in "iuf":
-        raise ValueError(f"dtype must be that of real numbers, such as 'float32' or 'uint8'; got {asked!r}.")
+        raise ValueError(f"dtype must be a real number type, such as 'float32' or 'uint8'; got {asked!r}.")
     return dtype
 
 
@@ -192,18 +191,18 @@ def _opened(source: Any, rows: str | None, missing: str, storage_options: dict[s
 
 
 def columns_in(picked: Selection, source: Source) -> NDArray[np.intp]:
-    """Return where the columns that were selected from are in a matrix, (n,)."""
+    """Return the indices in a matrix of the columns that were selected from, (n,)."""
     index = matching(picked.all_names, source.names, source.address)
     if picked.n != source.shape[1]:
         raise ValueError(
-            f"the matrix must have the {picked.n} columns that were chosen from; {source.address} has "
+            f"the matrix must have the {picked.n} columns that were selected from; {source.address} has "
             f"{source.shape[1]}."
         )
     return np.arange(picked.n) if index is None else index
 
 
 def _places(picked: Selection, columns: NDArray[np.intp], source: Source) -> NDArray[np.intp]:
-    """Return where the picked columns, ascending, are in the whole matrix or in one that has them alone, (k,)."""
+    """Return where the picked columns, ascending, are in the whole matrix or a matrix of them alone, (k,)."""
     if source.shape[1] != picked.k or picked.k == picked.n:
         if source.shape[1] != picked.n and (picked.all_names is None or source.names is None):
             raise ValueError(
@@ -222,7 +221,7 @@ def _given(columns: ArrayLike, source: Source) -> NDArray[np.intp]:
 
 
 def _blocks(source: Source, made: Callable[[NDArray[Any]], NDArray[Any]]) -> Callable[[int], Iterator[NDArray[Any]]]:
-    """Return what yields the rows from a given one on, made into what is written, whole chunks at a time."""
+    """Return a function that yields converted blocks of rows from a given row on, whole chunks at a time."""
     edges = thinned(source.cuts, max(1, READ_BYTES // source.geometry.row_bytes))
 
     def blocks(start: int) -> Iterator[NDArray[Any]]:
@@ -234,7 +233,7 @@ def _blocks(source: Source, made: Callable[[NDArray[Any]], NDArray[Any]]) -> Cal
 
 
 def _identity(source: Source, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """Describe the rows and what is made of them, so that a draft made from others is not gone on with."""
+    """Describe the rows and the output, so that a draft made from other rows is not resumed."""
     stamps = source.stamps(np.array([0, source.shape[0]], dtype=np.int64))
     return (
         None if stamps is None else {"source": source.address, "shape": list(source.shape), "stamps": stamps, **asked}

@@ -1,4 +1,4 @@
-"""Files of one array, whose columns all hold numbers, read as tables."""
+"""Tables read from files of one array, all of whose columns hold numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 class ArrayTable(Table):
-    """A table all of whose columns have one dtype."""
+    """A table whose columns have the same dtype."""
 
     dtype: np.dtype[Any]
 
@@ -40,15 +40,15 @@ class ArrayTable(Table):
         """Yield blocks of whole rows from ``start`` on."""
 
     def contents(self, names: Sequence[str], categories: set[str], told: Told) -> dict[str, Content]:
-        """All columns are numbers; nothing is read."""
+        """Return numbers for all columns, without reading them."""
         if categories:
             raise ValueError(
-                "indicators are made of columns of tables, such as .csv or .parquet; an array has numbers."
+                "indicators can be made only from columns of tables, such as .csv or .parquet; an array has numbers."
             )
         return {name: Content({NUMBERS}, self.dtype.newbyteorder("=")) for name in names}
 
     def blocks(self, start: int, columns: Sequence[Column], dtype: np.dtype[Any]) -> Iterator[Block]:
-        """Take the columns from blocks of whole rows."""
+        """Yield the columns, taken from blocks of whole rows."""
         index = [self.place[column.source] for column in columns]
         whole = index == list(range(self.n))
         for block in self._whole(start):
@@ -56,7 +56,7 @@ class ArrayTable(Table):
 
 
 class SourceTable(ArrayTable):
-    """Anything that is a source already."""
+    """A table read from a source."""
 
     def __init__(self, source: Source, names: tuple[str, ...] | None = None) -> None:
         self._source = source.checked()
@@ -64,21 +64,21 @@ class SourceTable(ArrayTable):
         self._named(source.shape[1], names or source.names)
 
     def state(self, path: str) -> str | None:
-        """Ask the source: the name of a folder or a URL does not say what is in it."""
+        """Return the state of a file, or the stamps of the source for a folder or URL."""
         if Path(path).is_file():
             return file_state(path)
         stamps = self._source.stamps(np.array([0, self._source.shape[0]], dtype=np.int64))
         return None if stamps is None else f"{self._source.shape} {stamps[0]}"
 
     def _whole(self, start: int) -> Iterator[Block]:
-        """Read a chunk's rows at a time."""
+        """Read the rows of one output chunk at a time."""
         step = chunk_rows(self.n, self.dtype)
         for first in range(start, self._source.shape[0], step):
             yield self._source.read(first, min(first + step, self._source.shape[0]))
 
 
 class NpzTable(ArrayTable):
-    """One matrix of a NumPy zip file, unpacked as a stream."""
+    """One matrix of a NumPy zip file, decompressed as a stream."""
 
     def __init__(self, path: str, asked: Asked) -> None:
         self._path = path
@@ -91,20 +91,22 @@ class NpzTable(ArrayTable):
         self._member = _chosen(matrices, asked.dataset, path)
         shape, fortran, self.dtype = shapes[self._member]
         if fortran:
-            raise ValueError(f"{self._member} in {path} is stored by columns; save it with np.ascontiguousarray first.")
+            raise ValueError(
+                f"{self._member} in {path} is stored in Fortran order; save it with np.ascontiguousarray first."
+            )
         check_real(self.dtype)
         self.rows = shape[0]
         self._named(math.prod(shape[1:]))
 
     def _whole(self, start: int) -> Iterator[Block]:
-        """Unpack from the beginning; what was written before is passed over."""
+        """Decompress from the beginning, and skip the rows before ``start``."""
         with zipfile.ZipFile(self._path) as archive, archive.open(f"{self._member}.npy") as file:
             _npy_header(file)
             yield from _stream(file, start, self.rows or 0, self.n, self.dtype)
 
 
 class IdxTable(ArrayTable):
-    """The format of MNIST: a header and bytes, each item one row."""
+    """The IDX format of MNIST: a header and bytes; each item is one row."""
 
     def __init__(self, path: str, asked: Asked) -> None:
         self._path = path
@@ -123,7 +125,7 @@ class IdxTable(ArrayTable):
         return [int.from_bytes(file.read(4)) for _ in range(dimensions)], np.dtype(IDX_TYPES[kind])
 
     def _whole(self, start: int) -> Iterator[Block]:
-        """Read from the beginning; what was written before is passed over."""
+        """Read from the beginning, and skip the rows before ``start``."""
         with self._open() as file:
             self._header(file)
             native = self.dtype.newbyteorder("=")
@@ -139,7 +141,7 @@ class _OpenDataset(Source):
     def __init__(self, data: Any, address: str, *, turned: bool) -> None:
         self._data, self._turned = data, turned
         shape = data.shape[::-1] if turned else data.shape
-        self.shape = shape[0], math.prod(shape[1:])  # images as rows of pixels
+        self.shape = shape[0], math.prod(shape[1:])  # an image becomes a row of pixels
         self.dtype, self.address = data.dtype, address
 
     @classmethod
@@ -148,7 +150,7 @@ class _OpenDataset(Source):
 
     @classmethod
     def of(cls, thing: Any, reading: Any) -> Source:
-        raise TypeError("an HDF5 dataset is opened by its file.")
+        raise TypeError("an HDF5 dataset is opened through its file.")
 
     @property
     def cuts(self) -> NDArray[np.int64]:
@@ -161,24 +163,24 @@ class _OpenDataset(Source):
 
 
 class _Images(_OpenDataset):
-    """A Zarr array of images, as rows of pixels."""
+    """A Zarr array of images; each image becomes a row of pixels."""
 
     def __init__(self, source: ZarrSource) -> None:
         super().__init__(source.array, source.address, turned=False)
         self._images = source
 
     def stamps(self, edges: Cuts) -> list[str] | None:
-        """Ask the array."""
+        """Return the stamps of the array."""
         return self._images.stamps(edges)
 
 
 def npy_table(path: str, asked: Asked) -> Table:
-    """Map an .npy into memory."""
+    """Map an .npy file into memory."""
     return SourceTable(open_source(_matrix(np.load(path, mmap_mode="r"), path)))
 
 
 def zarr_table(path: str, asked: Asked) -> Table:
-    """Open a Zarr array; one of images as rows of pixels, as an .npy is."""
+    """Open a Zarr array; images become rows of pixels, as with .npy files."""
     array = None if "*" in path else find_array(path, {})
     if array is None or array.ndim < 3:
         return SourceTable(open_source(path))
@@ -186,7 +188,7 @@ def zarr_table(path: str, asked: Asked) -> Table:
 
 
 def hdf5_or_mat(path: str, asked: Asked) -> Table:
-    """MATLAB wrote its own format until 7.3, which is HDF5 with rows and columns exchanged."""
+    """Open an HDF5 or MATLAB file; MATLAB 7.3 files are HDF5 with rows and columns exchanged, older ones are not."""
     with Path(path).open("rb") as file:
         old = file.read(10).startswith(b"MATLAB 5.0")
     if path.lower().endswith(".mat") and old:
@@ -207,13 +209,13 @@ def _chosen(names: list[str], wanted: str | None, path: str) -> str:
     if wanted is None and len(names) == 1:
         return names[0]
     if wanted not in names:
-        rule = "name one with dataset=" if wanted is None else f"there is no {wanted!r}"
+        rule = "choose one with dataset=" if wanted is None else f"there is no {wanted!r}"
         raise ValueError(f"{path} holds the matrices {', '.join(names) or 'none'}; {rule}.")
     return wanted
 
 
 def _stream(file: IO[bytes], start: int, rows: int, n: int, dtype: np.dtype[Any]) -> Iterator[Block]:
-    """Read rows from a stream that cannot go back."""
+    """Read rows from a stream that cannot seek."""
     row_bytes = n * dtype.itemsize
     step = chunk_rows(n, dtype)
     for first in range(0, rows, step):
@@ -221,7 +223,8 @@ def _stream(file: IO[bytes], start: int, rows: int, n: int, dtype: np.dtype[Any]
         data = file.read(count * row_bytes)
         if len(data) < count * row_bytes:
             raise ValueError(
-                f"the file ends early: {rows:,} rows were promised, {first + len(data) // row_bytes:,} found."
+                f"the file must hold the {rows:,} rows of its header; it ends after "
+                f"{first + len(data) // row_bytes:,}. Copy it again."
             )
         if first + count > start:
             yield np.frombuffer(data, dtype).reshape(count, n)[max(0, start - first) :]
@@ -233,14 +236,14 @@ def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def _matrix(array: NDArray[Any], path: str) -> NDArray[Any]:
-    """Take images as rows of pixels; anything else must be a matrix."""
+    """Reshape images to rows of pixels; refuse arrays with fewer than two dimensions."""
     if array.ndim < 2:
         raise ValueError(f"a matrix must have two dimensions; {path} has shape {array.shape}.")
     return array.reshape(len(array), -1)
 
 
 def imported(module: str, extra: str) -> Any:
-    """Import a package that not everybody has installed."""
+    """Import an optional package."""
     try:
         return __import__(module, fromlist=["_"])
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What is asked of tables: which of their columns are taken, and how text is read."""
+"""Options of a conversion: which columns are taken, and how text tables are read."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 WILD = "*?["
-LISTED = 50  # names in a message
+LISTED = 50  # most names shown in a message
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of a conversion, by the names that `convert` and the command have for them."""
+    """The options of a conversion, with the names that they have in `convert`."""
 
     dataset: str | None = None
     columns: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Asked:
 
     @classmethod
     def of(cls, **options: Any) -> Asked:
-        """Take a string for a list of one, and refuse values that cannot be."""
+        """Convert single strings to tuples, and refuse invalid values."""
         for name in ("columns", "drop", "indicators", "na"):
             given = options.get(name, ())
             options[name] = (given,) if isinstance(given, str) else tuple(str(one) for one in given)
@@ -46,31 +46,31 @@ class Asked:
             codecs.lookup(asked.encoding or "utf-8")
         except LookupError:
             raise ValueError(
-                f"encoding must be one that Python knows, such as latin-1, cp1252 or utf-16; got {asked.encoding!r}."
+                f"encoding must be known to Python, such as latin-1, cp1252 or utf-16; got {asked.encoding!r}."
             ) from None
         return asked
 
     @property
     def of_text(self) -> list[str]:
-        """The options given that only text tables heed."""
+        """The given options that apply only to text tables."""
         texts = ("no_header", "sep", "decimal", "na", "encoding")
         return [one.name for one in fields(self) if one.name in texts and getattr(self, one.name) != one.default]
 
     @property
     def picks(self) -> bool:
-        """Whether some columns are named."""
+        """Whether the options name columns."""
         return bool(self.columns or self.drop)
 
     def chosen(self, names: Sequence[str], given: Sequence[str], holder: str) -> list[int]:
-        """Return which columns are taken, in the order of the file; ``given`` are the names before they were unique."""
+        """Return the chosen columns in file order; ``given`` are the names before they were made unique."""
         kept = _found(self.columns, names, given, "columns", holder) if self.columns else set(range(len(names)))
         left = sorted(kept - _found(self.drop, names, given, "drop", holder))
         if not left:
-            raise ValueError(f"a matrix must have columns; none of the {len(names)} of {holder} is left.")
+            raise ValueError(f"a matrix must have columns; of the {len(names)} columns of {holder}, none is left.")
         return left
 
     def indicated(self, names: Sequence[str], given: Sequence[str], holder: str) -> dict[str, bool]:
-        """Return the columns that may become indicators, and whether each was named whole, and not by a pattern."""
+        """Return the columns that may become indicators, and whether each was given by its name, not by a pattern."""
         found: dict[str, bool] = {}
         for one in self.indicators:
             places = _found((one,), names, given, "indicators", holder)
@@ -80,7 +80,7 @@ class Asked:
 
 
 def unique(names: Iterable[str]) -> tuple[str, ...]:
-    """Give the second column of a name the ending .1, the third .2, as pandas does."""
+    """Make names unique as pandas does: the second column of a name gets the suffix .1, the third .2."""
     names = list(names)
     taken, found = set(names), []
     counts: dict[str, int] = {}
@@ -96,13 +96,13 @@ def unique(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Name columns in a message, of very many the first."""
+    """Format names for a message, at most the first `LISTED`."""
     more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
     return ", ".join(repr(name) for name in names[:LISTED]) + more
 
 
 def _found(selectors: Sequence[str], names: Sequence[str], given: Sequence[str], option: str, holder: str) -> set[int]:
-    """Return where the columns are that are named, whole, by a pattern, or several with commas between them."""
+    """Return the indices of columns given by name, by a pattern, or as several separated by commas."""
     found, unknown = set(), []
     for selector in selectors:
         places = _matches(selector, names, given)
@@ -114,13 +114,13 @@ def _found(selectors: Sequence[str], names: Sequence[str], given: Sequence[str],
         found |= places
     if unknown:
         near = sorted({like for one in unknown for like in difflib.get_close_matches(one, names, 2)})
-        instead = f"Near: {listed(near)}." if near else f"Its columns: {listed(names)}."
-        raise ValueError(f"what {option} names must be columns of {holder}; it has no {listed(unknown)}. {instead}")
+        instead = f"Similar names: {listed(near)}." if near else f"Its columns: {listed(names)}."
+        raise ValueError(f"names in {option} must be columns of {holder}; it has no {listed(unknown)}. {instead}")
     return found
 
 
 def _matches(selector: str, names: Sequence[str], given: Sequence[str]) -> set[int]:
-    """Take a name that is there as it is, whatever signs are in it."""
+    """Match an existing name exactly, even if it contains wildcards."""
     whole = {i for i, both in enumerate(zip(names, given, strict=True)) if selector in both}
     if whole or not _is_pattern(selector):
         return whole

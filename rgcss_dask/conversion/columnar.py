@@ -1,4 +1,4 @@
-"""Tables whose columns have types of their own, by Arrow: Parquet, and text tables once they are read."""
+"""Tables with one type per column, read by Arrow: Parquet files, and the base class of text tables."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rgcss_dask.conversion.asked import Asked, unique
 from rgcss_dask.conversion.table import (
     DATES,
     FLAGS,
+    IDENTIFIER,
     MOST_CATEGORIES,
     NOTHING,
     NUMBERS,
@@ -30,7 +31,7 @@ from rgcss_dask.conversion.table import (
 from rgcss_dask.io.matrix_writer import chunk_rows
 from rgcss_dask.sources.arrow import dtype_of, is_number, numbers
 
-LARGEST = 2.0**53  # from here on float64 has not every whole number
+LARGEST = 2.0**53  # float64 cannot hold every whole number beyond this
 
 
 class ColumnarTable(Table):
@@ -40,14 +41,14 @@ class ColumnarTable(Table):
 
     @abstractmethod
     def _batches(self, names: Sequence[str]) -> Iterator[list[Any]]:
-        """Yield some columns, a batch of rows at a time, from the beginning."""
+        """Yield batches of rows of some columns, from the beginning."""
 
     @abstractmethod
     def _numbers(self, column: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return the values of a column that holds numbers, with NaN where there is none."""
+        """Return the values of a numeric column, with NaN for missing values."""
 
     def blocks(self, start: int, columns: Sequence[Column], dtype: np.dtype[Any]) -> Iterator[Block]:
-        """Read from the beginning; what was written before is passed over."""
+        """Read from the beginning, and skip the rows before ``start``."""
         names = list(dict.fromkeys(column.source for column in columns))
         places = {name: [j for j, column in enumerate(columns) if column.source == name] for name in names}
         seen = 0
@@ -67,7 +68,7 @@ class ColumnarTable(Table):
 
 
 def _indicators(column: Any, values: Sequence[Any]) -> NDArray[Any]:
-    """Return ones where a column is equal to each value, and NaN where it has none, (rows, values)."""
+    """Return 1 where a column equals each value, 0 elsewhere, and NaN where the value is missing, (rows, values)."""
     text = as_text(column)
     codes = np.asarray(pc.fill_null(pc.index_in(text, value_set=pa.array(values, pa.string())), -1))
     if not text.null_count:
@@ -78,7 +79,7 @@ def _indicators(column: Any, values: Sequence[Any]) -> NDArray[Any]:
 
 
 def as_text(column: Any) -> Any:
-    """Write the values of a column, without blanks around them."""
+    """Return the values of a column as text, without surrounding blanks."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if not pa.types.is_string(column.type):
@@ -87,27 +88,35 @@ def as_text(column: Any) -> Any:
 
 
 def categories(column: Any) -> set[str] | None:
-    """Return the values of a column, unless they are too many."""
+    """Return the distinct values of a column, or None if there are too many."""
     found = pc.unique(as_text(column).drop_null())
     return None if len(found) > MOST_CATEGORIES else set(found.to_pylist())
 
 
+def identifies(different: int, count: int) -> bool:
+    """Tell whether so many different values among so many are those of an identifier rather than of categories."""
+    least, share = IDENTIFIER
+    return count >= least and different > share * count
+
+
 class ParquetTable(ColumnarTable):
-    """A Parquet file, batch by batch."""
+    """A Parquet file, read in batches."""
 
     def __init__(self, path: str, asked: Asked) -> None:
         self._path, self._file = path, pq.ParquetFile(path)
         self._schema = self._file.schema_arrow
         stored = self._schema.pandas_metadata or {}
-        index = {name for name in stored.get("index_columns", ()) if isinstance(name, str)}  # row names of pandas
+        # The index of a pandas frame.
+        index = {name for name in stored.get("index_columns", ()) if isinstance(name, str)}
         self._fields = [i for i, name in enumerate(self._schema.names) if name not in index]
         self.given = tuple(self._schema.names[i] for i in self._fields)
         self.names = unique(self.given)
         self.rows = self._file.metadata.num_rows
 
     def contents(self, names: Sequence[str], categories: set[str], told: Told) -> dict[str, Content]:
-        """Go by the types of the columns; only the values of what may become indicators are read."""
+        """Return the types of the columns; read values only of columns that may become indicators."""
         found = {name: self._content(name) for name in names}
+        self._look_for_identifiers(found)
         wanted = [name for name in names if name in categories]
         for name in wanted:
             found[name].values = set()
@@ -116,6 +125,13 @@ class ParquetTable(ColumnarTable):
                 add_values(found[name], column)
             told(len(batch[0]))
         return found
+
+    def _look_for_identifiers(self, found: dict[str, Content]) -> None:
+        """Compare the values of columns of text within the first batch of rows."""
+        texts = [name for name, content in found.items() if content.kind == TEXT]
+        for name, column in zip(texts, next(self._batches(texts), []) if texts else [], strict=False):
+            values = as_text(column).drop_null()
+            found[name].identifies = identifies(len(pc.unique(values)), len(values))
 
     def _content(self, name: str) -> Content:
         field = self._schema.field(self._fields[self.place[name]])
@@ -128,13 +144,13 @@ class ParquetTable(ColumnarTable):
         return Content({_kind(field.type)}, example=f"of type {field.type}", gaps=nulls != 0)
 
     def _leaves(self, name: str) -> list[int]:
-        """Return which stored columns a field is; one of lists or records is several."""
+        """Return the indices of the stored columns of a field; a list or record has several."""
         field = self._schema.names[self._fields[self.place[name]]]
         paths = (self._file.schema.column(i).path for i in range(len(self._file.schema)))
         return [i for i, path in enumerate(paths) if path == field or path.startswith(f"{field}.")]
 
     def _nulls(self, name: str) -> int | None:
-        """Return how many nulls the schema or the statistics prove that a column has, or None if they do not say."""
+        """Return the number of nulls of a column by its schema or statistics, or None if they do not give it."""
         metadata, total = self._file.metadata, 0
         for i in self._leaves(name):
             if self._file.schema.column(i).max_definition_level == 0:
@@ -155,11 +171,11 @@ class ParquetTable(ColumnarTable):
             yield [batch.column(i) for i in index] if twice else [batch.column(field) for field in fields]
 
     def _numbers(self, column: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-        # Statistics are what the writer of the file said: a null that they deny would become some integer.
+        # The statistics may be wrong: a null that they do not count would become an arbitrary integer.
         if column.null_count and dtype.kind != "f":
             raise ValueError(
-                f"column {name!r} of {self._path} holds nulls where its statistics say that there are none. "
-                "Write the file anew, or without statistics."
+                f"column {name!r} of {self._path} holds nulls, although its statistics say that it has none. Write the "
+                "file again with correct statistics, or without statistics."
             )
         values = numbers(column)
         if dtype == np.float64 and values.dtype.kind in "iu" and len(values) and _beyond(values):
@@ -184,7 +200,7 @@ def _kind(kind: Any) -> str:
 
 
 def add_values(content: Content, column: Any) -> None:
-    """Take the values of one more batch, unless they have become too many, or cannot be written as text."""
+    """Add the values of one more batch; drop all values if there are too many, or if they cannot be text."""
     content.gaps = content.gaps or bool(column.null_count)
     if content.values is None or content.kind == OTHER:
         content.values = None

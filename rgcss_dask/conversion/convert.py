@@ -1,4 +1,4 @@
-"""Files of other kinds turned into Zarr matrices, out of core."""
+"""Conversion of files of other formats to Zarr matrices, out of core."""
 
 from __future__ import annotations
 
@@ -40,39 +40,39 @@ def convert(
     looked: Told | None = None,
     say: Say | None = None,
 ) -> int:
-    """Turn files into one Zarr matrix with chunks of whole rows, checksums and column names; return its rows.
+    """Convert files to one Zarr matrix with chunks of whole rows, checksums and column names; return its rows.
 
-    Memory is a few chunks, whatever the size. A text table is read twice: first to see what each column holds in all
-    its rows. Every column that cannot be used is named before anything is written. An interrupted call can be made
-    again and goes on where the store can tell that the rows are still the same; otherwise it begins anew.
+    Memory is a few chunks, whatever the size. A text table is read twice; the first reading finds out what each column
+    holds. Every column that cannot be used is listed in one error before anything is written. After an interruption the
+    same call resumes if the store can tell that the rows have not changed; otherwise it starts again.
 
     Parameters
     ----------
     source : str, Path or list of str
         .npy, .npz, .csv, .tsv, .txt, .parquet, .h5 / .hdf5, .mat, MNIST IDX (also .gz), a Zarr array. A list of
-        files or a pattern such as ``"day-*.csv"`` is stacked in order, with columns in the order of the first file.
-        The first line of a text table names the columns. Nulls become NaN: integers of a Parquet file that does not
-        say it has none become float64. Arrays of images become rows of pixels.
+        files or a pattern such as ``"day-*.csv"`` is stacked in natural order, with the columns in the order of the
+        first file. The first line of a text table names the columns. Nulls become NaN; integer columns of a Parquet
+        file become float64 unless its statistics show that they have no nulls. Images become rows of pixels.
     target : str or Path
-        Local path of the Zarr array to make.
+        Local path of the Zarr array to write.
     dataset : str, optional
-        The array in an .npz, HDF5 or .mat file, where there are several matrices.
+        The array to read from an .npz, HDF5 or .mat file with several matrices.
     columns : str or iterable of str, optional
-        The columns to take, by default all: names, or patterns such as ``"pixel*"``. A name that is there is matched as
-        it stands, even if it contains signs of patterns. Columns without names are called c0, c1 and so on.
+        The columns to take, by default all: names, or patterns such as ``"pixel*"``. An existing name is matched
+        exactly, even if it contains wildcards. Columns without names are called c0, c1 and so on.
     drop : str or iterable of str, optional
-        Of these columns the ones to leave out, given in the same way.
+        The columns to leave out, given in the same way.
     numeric_only : bool, default=False
-        Leave out every column that holds neither numbers nor true and false, or holds nothing at all.
+        Leave out every column that holds neither numbers nor true/false values, or has no value at all.
     indicators : str or iterable of str, optional
-        Columns of categories that become one column for each value, COLUMN=VALUE, of 0 and 1; NaN in all of
-        them where there is no value. A pattern, such as ``"*"``, means columns of text, a name any column.
+        Columns of categories. Each becomes one column COLUMN=VALUE of 0 and 1 for each value; all of them are NaN where
+        the value is missing. A pattern, such as ``"*"``, matches columns of text only; a name matches any column.
     no_header : bool, default=False
-        The first line of a text table is a row already.
+        The first line of a text table is a row of data.
     sep : str, optional
-        What divides the fields of a text table; found out by default. A blank stands for any number of them.
+        The field separator of a text table; detected by default. A blank stands for one or more blanks.
     decimal : {".", ","}, default="."
-        The decimal sign in the numbers of a text table.
+        The decimal sign of a text table.
     na : str or iterable of str, optional
         Words for a missing value in a text table, such as ``"?"`` or ``"-999"``, besides the usual ones.
     encoding : str, optional
@@ -80,9 +80,9 @@ def convert(
     told : callable, optional
         Called with the number of rows after each chunk is written.
     looked : callable, optional
-        Called with the number of rows after each block of the first reading.
+        Called with the number of rows after each block of the first reading of a text table.
     say : callable, optional
-        Called with what was left out, in words.
+        Called with a message about columns that were left out.
 
     Returns
     -------
@@ -149,12 +149,12 @@ def _stacked(paths: list[str], tables: list[Table], layout: Layout, start: int) 
         if table.rows is None or start < before + table.rows:
             with _reading(path):
                 yield from table.blocks(max(0, start - before), layout.columns, layout.dtype)
-        assert table.rows is not None, "a table knows its rows when its blocks have come to their end"
+        assert table.rows is not None, "a table knows its number of rows after its last block"
         before += table.rows
 
 
 def open_table(path: str, asked: Asked) -> Table:
-    """Open a file by its name."""
+    """Open a file by the ending of its name."""
     if is_url(path) or Path(path).is_dir():
         return zarr_table(path, asked)
     if not Path(path).exists():
@@ -162,7 +162,7 @@ def open_table(path: str, asked: Asked) -> Table:
     opened = _kind(path)
     if opened is None:
         known = ", ".join(ending for endings in KINDS for ending in endings)
-        raise ValueError(f"the kind of {path} is not known by its name; it must end in one of {known}, or be a folder.")
+        raise ValueError(f"a file must have a name that ends in one of {known}, or be a folder; got {path}.")
     with _reading(path):
         return opened(path, asked)
 
@@ -176,7 +176,7 @@ def _kind(path: str) -> Callable[[str, Asked], Table] | None:
 
 
 def _check_heeded(asked: Asked, paths: list[str]) -> None:
-    """Refuse options of text tables where no file is one: they would be ignored."""
+    """Refuse options of text tables if no file is a text table: they would be ignored."""
     if asked.of_text and not any(_kind(path) is _text for path in paths if not is_url(path)):
         raise ValueError(
             f"{', '.join(asked.of_text)} can be given for text tables only, such as .csv; {paths[0]} is not one. Leave "
@@ -186,17 +186,19 @@ def _check_heeded(asked: Asked, paths: list[str]) -> None:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Name a damaged file: the library of each format has errors of its own for it, or stumbles over it."""
+    """Name a damaged file in the error: the library of each format raises errors of its own."""
     try:
         yield
     except gzip.BadGzipFile as error:
-        raise ValueError(f"{path} must be whole, and packed as its name says: {error}.") from error
+        raise ValueError(
+            f"{path} must be complete, and compressed as its name says: {error}. Copy it again."
+        ) from error
     except (ValueError, OSError, MemoryError, ImportError, WrongKindError):
         raise
     except Exception as error:
         raise ValueError(
-            f"{path} must be whole, and of the kind that its name says; reading it ended with {type(error).__name__}: "
-            f"{error}. Copy it again, or name it by its kind."
+            f"{path} must be complete, and of the format that its name says; reading it ended with "
+            f"{type(error).__name__}: {error}. Copy it again, or rename it by its format."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""A file of rows as a table: what its columns hold, and its rows in blocks."""
+"""The interface of tables: the content of each column, and the rows in blocks."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ from numpy.typing import NDArray
 
 from rgcss_dask.sources.zarr import file_state
 
-Block = NDArray[Any]  # of rows
+Block = NDArray[Any]  # consecutive rows
 Told = Callable[[int], None]
 
-# What a column may hold. Numbers and flags (true and false) can be used as they are.
+# What a column may hold. Numbers and flags (true and false) can be used without conversion.
 NUMBERS, FLAGS, TEXT, DATES, NOTHING, LARGE, OTHER = "numbers", "flags", "text", "dates", "nothing", "large", "other"
 USABLE = {NUMBERS, FLAGS}
 FLOAT: np.dtype[Any] = np.dtype(np.float64)
-MOST_COLUMNS = 2**20  # of moments 8 TiB; the header of a damaged file may say any number
-MOST_CATEGORIES = 1000  # of a column; more are ids or free text, and would be as many columns
+MOST_COLUMNS = 2**20  # moments of 8 TiB; the header of a damaged file may give any number
+IDENTIFIER = 20, 0.9  # values from which on, and share of them that differ, text is taken for an identifier
+MOST_CATEGORIES = 1000  # of a column; a column with more values holds ids or free text
 
 
 @dataclass
 class Content:
-    """What a column was found to hold."""
+    """The content of a column, as far as it was read."""
 
     kinds: set[str] = field(default_factory=set)
     dtype: np.dtype[Any] = FLOAT
-    example: str = ""  # of what is not a number, and where it stands
-    odd: set[str] = field(default_factory=set)  # a few different ones of these
-    numeric: int = 0  # how many values are numbers although others are not
-    values: set[str] | None = None  # its categories; None if they were not asked for, or are too many
+    example: str = ""  # a value that is not a number, and its row
+    odd: set[str] = field(default_factory=set)  # a few distinct values that are not numbers
+    numeric: int = 0  # number of numeric values in a column of text
+    values: set[str] | None = None  # distinct values; None if not asked for, or too many
     gaps: bool = False
+    identifies: bool = False  # nearly all values of text are different, as those of an identifier
 
     def merge(self, other: Content) -> Content:
-        """Return what both hold together."""
+        """Return the content of both together."""
         values = None if self.values is None or other.values is None else self.values | other.values
         return Content(
             self.kinds | other.kinds,
@@ -47,11 +49,12 @@ class Content:
             self.numeric + other.numeric,
             values,
             self.gaps or other.gaps,
+            self.identifies or other.identifies,
         )
 
     @property
     def kind(self) -> str:
-        """The one kind that it is: of several the one that cannot be used; both numbers and flags are text."""
+        """The kind of the whole column: of several kinds the unusable one; numbers mixed with flags are text."""
         found = self.kinds - {NOTHING}
         if len(found) < 2:
             return found.pop() if found else NOTHING
@@ -60,53 +63,53 @@ class Content:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the matrix: one of the table, or whether that is equal to a value."""
+    """A column of the matrix: a column of the table, or an indicator of one of its values."""
 
     source: str
     value: str | None = None
 
     @property
     def name(self) -> str:
-        """Its name: of an indicator COLUMN=VALUE."""
+        """The name of the column; COLUMN=VALUE for an indicator."""
         return self.source if self.value is None else f"{self.source}={self.value}"
 
 
 class Table(ABC):
     """A file of rows that can be read from any row on, in blocks."""
 
-    given: tuple[str, ...]  # names as they stand in the file, or made up
-    names: tuple[str, ...]  # the same, each once
-    named: bool = True  # whether the file itself names them
-    rows: int | None = None  # None: known when the blocks have come to their end
+    given: tuple[str, ...]  # names as in the file, or generated
+    names: tuple[str, ...]  # the same, made unique
+    named: bool = True  # whether the names are those of the file
+    rows: int | None = None  # None until the last block was read
 
     @property
     def n(self) -> int:
-        """How many columns the file has."""
+        """Number of columns of the file."""
         return len(self.names)
 
     @abstractmethod
     def contents(self, names: Sequence[str], categories: set[str], told: Told) -> dict[str, Content]:
-        """Return what some columns hold, with the values of those that may become indicators."""
+        """Return the content of some columns, with the values of those that may become indicators."""
 
     @abstractmethod
     def blocks(self, start: int, columns: Sequence[Column], dtype: np.dtype[Any]) -> Iterator[Block]:
         """Yield blocks of rows of these columns, from ``start`` on."""
 
     def state(self, path: str) -> str | None:
-        """Describe what is stored, without reading it, or return None if that cannot be told."""
+        """Identify the stored data without reading it, or return None if that is not possible."""
         return file_state(path)
 
     @cached_property
     def place(self) -> dict[str, int]:
-        """Where each column is in the file."""
+        """The index of each column in the file."""
         return {name: i for i, name in enumerate(self.names)}
 
 
 def numbered(n: int) -> tuple[str, ...]:
-    """Name columns that have no names: c0, c1, ..."""
+    """Return names for columns without names: c0, c1, ..."""
     if n > MOST_COLUMNS:
         raise ValueError(
-            f"a matrix may have up to {MOST_COLUMNS:,} columns; the file says that it has {n:,}. It may be damaged, or "
-            "its rows may be columns."
+            f"a matrix may have up to {MOST_COLUMNS:,} columns; by its header, the file has {n:,}. The file may be "
+            "damaged, or its rows may be stored as columns: check it, or transpose it."
         )
     return tuple(f"c{i}" for i in range(n))

@@ -1,4 +1,4 @@
-"""Text tables: how they are written is found out, and every field is read as what it says."""
+"""Text tables: separator, encoding and the content of each column are detected."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
 from rgcss_dask.conversion.asked import Asked, unique
-from rgcss_dask.conversion.columnar import LARGEST, ColumnarTable, add_values
+from rgcss_dask.conversion.columnar import LARGEST, ColumnarTable, add_values, identifies
 from rgcss_dask.conversion.table import DATES, FLAGS, LARGE, NOTHING, NUMBERS, TEXT, Content, Told, numbered
 
-SAMPLE = 2**18  # characters in which the separator is looked for
-BLOCK = 2**22  # bytes that are read at once, and
-WIDE = 2**26  # of rows that are longer than the sample; a row may not be longer than that
-SEPARATORS = "\t;|,"  # of those that all lines agree on the first: a comma may stand in numbers and text
+SAMPLE = 2**18  # characters read to detect the separator
+BLOCK = 2**22  # bytes read at once
+WIDE = 2**26  # the same, if rows are longer than the sample; it is the longest possible row
+SEPARATORS = "\t;|,"  # in order of preference, because numbers and text may contain commas
 BLANKS = " "  # one or more
-NO_VALUE = [*pacsv.ConvertOptions().null_values, "None", "<NA>"]  # what pandas takes for no value
+NO_VALUE = [*pacsv.ConvertOptions().null_values, "None", "<NA>"]  # the missing values of pandas
 DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b|\d{1,2}:\d{2}\b")
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-FEW = 8  # different values that are kept
+FEW = 8  # distinct values that are kept
 
 
 class TextTable(ColumnarTable):
-    """A text table, mostly with a line of names at its beginning."""
+    """A text table, usually with a header line."""
 
     def __init__(self, path: str, asked: Asked) -> None:
         self._path, self._asked = path, asked
@@ -57,20 +57,21 @@ class TextTable(ColumnarTable):
     def _check_header(self) -> None:
         """Refuse a first line of numbers.
 
-        It may be a row in a file without a header, or a header of years or wavelengths. A guess would lose a row or
-        invent one, and nobody would see it.
+        Such a line may be a row of a file without a header, or a header of years or wavelengths. A wrong guess would
+        lose or invent a row without notice.
         """
         named = [name for name in self.given if name]
-        if all(_is_number(name) for name in named) and named != [str(i) for i in range(len(named))]:  # as pandas does
+        # The names that pandas gives.
+        if all(_is_number(name) for name in named) and named != [str(i) for i in range(len(named))]:
             shown = ", ".join(named[:3]) + (", ..." if len(named) > 3 else "")
             raise ValueError(
                 f"the first line of a text table must name the columns; {self._path} begins with numbers ({shown}). "
-                "Put a line of names before them, or give --no-header (no_header=True) if there is none; if they are "
-                "names, give them a letter, such as x2024."
+                "Insert a line of names, or give --no-header (no_header=True) if there is none; if the numbers are "
+                "names, add a letter to them, such as x2024."
             )
 
     def contents(self, names: Sequence[str], categories: set[str], told: Told) -> dict[str, Content]:
-        """Read it once from end to end: what a column holds may show in its last row."""
+        """Read the whole table once, because text may appear in the last row of a column."""
         unnamed = [i for i, name in enumerate(self.given) if not name and self.names[i] in names]
         if unnamed:
             raise ValueError(
@@ -91,7 +92,7 @@ class TextTable(ColumnarTable):
         return found
 
     def _look(self, content: Content, column: Any, row: int) -> None:
-        if len(content.odd) >= FEW:  # text it is, whatever follows
+        if len(content.odd) >= FEW:  # the column is text, whatever follows
             return
         values = self._parsed(column)
         if column.null_count == len(column):
@@ -108,14 +109,15 @@ class TextTable(ColumnarTable):
             self._look_at_text(content, column, row)
 
     def _look_at_text(self, content: Content, column: Any, row: int) -> None:
-        """Keep an example, and the few values that are no numbers among many that are."""
+        """Keep an example, and the first few distinct values that are not numbers."""
         plain = pc.replace_substring(column, ",", ".") if self._asked.decimal == "," else column
         wrong = np.asarray(pc.fill_null(pc.invert(pc.match_substring_regex(plain, NUMBER)), False))
-        if not wrong.any():  # a number to the eye, as points between thousands are
+        if not wrong.any():  # they look like numbers, for example with thousands separators
             wrong = np.asarray(column.is_valid())
         odd = pc.unique(column.filter(pa.array(wrong))).to_pylist()
         if not content.kinds & {TEXT, DATES}:
             content.example = _shown(column, wrong, row)
+            content.identifies = identifies(len(odd), int(wrong.sum()))
         content.kinds.add(DATES if DATE.match(odd[0]) else TEXT)
         content.numeric += int(len(wrong) - wrong.sum() - column.null_count)
         content.odd |= set(odd[: FEW - len(content.odd)])
@@ -125,14 +127,14 @@ class TextTable(ColumnarTable):
         if values is None:
             values = _flags(column)
         if values is None:
-            raise ValueError(f"column {name!r} of {self._path} is no longer what it was. Make the same call again.")
+            raise ValueError(f"column {name!r} of {self._path} changed while it was read. Make the same call again.")
         return values
 
     def _parsed(self, column: Any) -> NDArray[np.float64] | None:
-        """Return the numbers that a column of text holds, with NaN for no value, or None if it holds others."""
+        """Convert a column of text to numbers, with NaN for missing values, or return None if that is not possible."""
         if self._asked.decimal == ",":
             if pc.any(pc.match_substring(column, ".")).as_py():
-                return None  # a point between thousands, perhaps
+                return None  # the point may separate thousands
             column = pc.replace_substring(column, ",", ".")
         try:
             values = pc.cast(column, pa.float64())
@@ -151,14 +153,14 @@ class TextTable(ColumnarTable):
                     yield [self._cleaned(batch.column(i)) for i in index]
 
     def _cleaned(self, column: Any) -> Any:
-        """Take off blanks, and words for no value."""
+        """Strip blanks, and replace words for missing values by null."""
         column = pc.utf8_trim_whitespace(column)
         gone = pc.is_in(column, value_set=self._na)
         return pc.if_else(gone, pa.scalar(None, pa.string()), column)
 
     @contextmanager
     def _open(self, raw: Sequence[str]) -> Iterator[Any]:
-        """Begin to read, all columns as text; without their names as what they look like at the beginning."""
+        """Open the table with the columns ``raw`` as text; without ``raw``, with types guessed by Arrow."""
         with (
             _binary(self._path) as file,
             pacsv.open_csv(
@@ -167,7 +169,7 @@ class TextTable(ColumnarTable):
                     block_size=self._block, autogenerate_column_names=self._asked.no_header, encoding=self._encoding
                 ),
                 pacsv.ParseOptions(
-                    # In a table of one column an empty line is a row without a value.
+                    # In a table of one column, an empty line is a row with a missing value.
                     delimiter=self._sep,
                     newlines_in_values=True,
                     ignore_empty_lines=len(raw) != 1,
@@ -187,14 +189,14 @@ class TextTable(ColumnarTable):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say of what goes wrong inside in which line of the table it does."""
+        """Replace a parser error by one that names the line of the table."""
         try:
             yield
         except (pa.ArrowInvalid, UnicodeError) as error:
             raise self._why(error) from error
 
     def _why(self, error: Exception) -> ValueError:
-        """Say in which line a table cannot be read."""
+        """Return an error that names the line that cannot be read."""
         try:
             ragged = self._ragged()
         except UnicodeError as wrong:
@@ -203,7 +205,7 @@ class TextTable(ColumnarTable):
             ragged = None
         if ragged is not None:
             return ragged
-        return ValueError(f"{self._path} must be a table of text; reading it ended with: {error}.")
+        return ValueError(f"{self._path} must be a text table; reading it ended with: {error}. Check the file.")
 
     def _ragged(self) -> ValueError | None:
         """Find the first line with more or fewer fields than the first one."""
@@ -213,31 +215,31 @@ class TextTable(ColumnarTable):
             filled = (row for row in rows if row)
             first = next(filled, None)
             if first is None:
-                return ValueError(f"a table must have lines; {self._path} is empty.")
+                return ValueError(f"a table must have lines; {self._path} is empty. Copy it again.")
             for number, row in enumerate(filled):
                 if len(row) == len(first):
                     continue
                 if number == 0 and len(row) > len(first) and not self._asked.no_header:
                     return ValueError(
                         f"every column of a text table must have a name; rows of {self._path} have more fields than "
-                        "its first line. Name them all, or leave row names out of the file."
+                        "its first line. Name all columns, or remove row names from the file."
                     )
                 return ValueError(
                     f"every line of a text table must have as many fields as the first; line {rows.line_num:,} of "
-                    f"{self._path} has {len(row)}, the first {len(first)}, with {self._sep!r} between them. Mend the "
-                    "line, or say what divides the fields with --sep (sep=)."
+                    f"{self._path} has {len(row)}, the first {len(first)}, with {self._sep!r} between them. Correct "
+                    "the line, or give the separator with --sep (sep=)."
                 )
         return None
 
     def _undecodable(self, error: UnicodeError) -> ValueError:
         return ValueError(
-            f"a text table must be in the encoding that it is read in; {self._path} is not "
-            f"{'UTF-8' if self._encoding == 'utf8' else self._encoding}: {self._wrong_byte() or error}. Say which it "
-            "is with --encoding (encoding=): latin-1 for western Europe, cp1252 from Windows."
+            f"a text table must be in the encoding in which it is read; {self._path} is not "
+            f"{'UTF-8' if self._encoding == 'utf8' else self._encoding}: {self._wrong_byte() or error}. Give the "
+            "encoding with --encoding (encoding=): latin-1 for western Europe, cp1252 from Windows."
         )
 
     def _wrong_byte(self) -> str:
-        """Find the first line that is not in the encoding, where lines have nothing before them to be read by."""
+        """Find the first line that is not in the encoding; not for UTF-16, whose lines cannot be decoded alone."""
         with _binary(self._path) as file:
             for number, line in enumerate(file if "16" not in self._encoding else (), 1):
                 try:
@@ -248,17 +250,17 @@ class TextTable(ColumnarTable):
 
 
 class _SingleBlanks(io.RawIOBase):
-    """Lines in which any number of blanks is one, and none is at the ends."""
+    """A byte stream in which runs of blanks are single blanks, and lines have none at their ends."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._rest = file, b""
 
     def readable(self) -> bool:
-        """Say that it can be read."""
+        """Return True."""
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Return so many bytes, fewer only at the end."""
+        """Return ``size`` bytes, fewer only at the end."""
         while len(self._rest) < size or size < 0:
             lines = self._file.readlines(2**20)
             if not lines:
@@ -274,7 +276,7 @@ def _binary(path: str) -> IO[bytes]:
 
 
 def _normal(encoding: str) -> str:
-    """Return the encoding, and of all ways to write UTF-8 the one for which Arrow has its own decoder."""
+    """Return the encoding; all spellings of UTF-8 become "utf8", for which Arrow has its own decoder."""
     return "utf8" if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig") else encoding
 
 
@@ -284,7 +286,7 @@ def _by_mark(path: str) -> str:
 
 
 def _separator(sample: str, path: str) -> str:
-    """Return what all lines agree on, or, if they agree on nothing, what divides the first one."""
+    """Return the separator on which all lines agree, else the most frequent one in the first line."""
     lines = sample.splitlines(keepends=True)
     if len(sample) == SAMPLE:
         lines = lines[:-1] or lines
@@ -310,7 +312,7 @@ def _is_number(text: str) -> bool:
 
 
 def _flags(column: Any) -> NDArray[np.float64] | None:
-    """Return 1 and 0 for true and false, or None if there is anything else."""
+    """Return 1 and 0 for true and false, or None if there are other values."""
     words = pc.utf8_lower(column)
     if not pc.all(pc.is_in(words.drop_null(), value_set=pa.array(["true", "false"]))).as_py():
         return None
@@ -318,13 +320,13 @@ def _flags(column: Any) -> NDArray[np.float64] | None:
 
 
 def _whole(column: Any, values: NDArray[np.float64]) -> bool:
-    """Tell whether a number too large for every whole one to be exact is written as a whole one."""
+    """Tell whether a number beyond 2^53 is written as a whole number."""
     large = column.filter(pa.array(np.abs(values) > LARGEST))
     return bool(pc.any(pc.match_substring_regex(large, r"^[+-]?\d+$")).as_py())
 
 
 def _shown(column: Any, where: NDArray[np.bool_], row: int) -> str:
-    """Show the first of some values, and in which row it is."""
+    """Format the first of the marked values with its row number."""
     i = int(np.argmax(where))
     value = str(column[i].as_py())
     return f"{value[:30] + '...' if len(value) > 33 else value!r} in row {row + i + 1:,}"

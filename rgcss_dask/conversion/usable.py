@@ -1,4 +1,4 @@
-"""Which columns of the files can be used, and what becomes of each: all that cannot be is named at once."""
+"""Which columns of the files can be used, and how; one error lists all that cannot be used."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Layout:
 
     @property
     def names(self) -> list[str]:
-        """Their names."""
+        """The names of the columns."""
         return [column.name for column in self.columns]
 
 
 def laid_out(paths: list[str], tables: list[Table], asked: Asked, looked: Told, say: Callable[[str], None]) -> Layout:
-    """Look through the files, and say what is written of them."""
+    """Read the content of the files, and return the columns to write."""
     names = _common(paths, tables, asked)
     indicated = asked.indicated(tables[0].names, tables[0].given, paths[0])
     contents = _together(paths, tables, names, set(indicated) & set(names), looked)
@@ -73,7 +73,7 @@ def laid_out(paths: list[str], tables: list[Table], asked: Asked, looked: Told, 
 def _together(
     paths: list[str], tables: list[Table], names: list[str], categories: set[str], looked: Told
 ) -> dict[str, Content]:
-    """Return what each column holds in all files."""
+    """Return the content of each column in all files together."""
     found = [table.contents(names, categories, looked) for table in tables]
     if not any(table.rows for table in tables):
         raise ValueError(f"a matrix must have rows; {', '.join(paths)} has none.")
@@ -84,7 +84,7 @@ def _together(
 
 
 def _dtype(columns: list[Column], contents: dict[str, Content]) -> np.dtype[Any]:
-    """Return the dtype that holds every column; integers and bools have no NaN."""
+    """Return a dtype that holds every column; with gaps a float, because integers and bools have no NaN."""
     flag = np.dtype(np.uint8)
     dtype = np.result_type(*{flag if one.value is not None else contents[one.source].dtype for one in columns})
     gaps = any(contents[column.source].gaps for column in columns)
@@ -112,7 +112,7 @@ def _check_unlike(columns: list[Column]) -> None:
 
 
 def _refused(paths: Sequence[str], unusable: dict[str, Content], indicators: dict[str, Content]) -> Exception:
-    """Name every column that cannot be used, what it holds, and the options that help."""
+    """Return an error that lists every unusable column, its content, and the options that help."""
     told = [f"{name!r} ({_held(content, name in indicators)})" for name, content in [*unusable.items()][:LISTED]]
     more = f" and {len(unusable) - LISTED:,} more" if len(unusable) > LISTED else ""
     files = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
@@ -125,8 +125,11 @@ def _refused(paths: Sequence[str], unusable: dict[str, Content], indicators: dic
         ways.append("read decimal commas with --decimal ,")
     words = {one for content in text.values() if _few_words(content) for one in content.odd}
     if words:
-        ways.append("take words for no value with " + " ".join(f"--na {shlex.quote(one)}" for one in sorted(words)))
-    categories = [name for name in text if name not in {*indicators, *commas} and not _few_words(text[name])]
+        ways.append(
+            "read these words as missing values with " + " ".join(f"--na {shlex.quote(one)}" for one in sorted(words))
+        )
+    unlikely = {name for name, content in text.items() if content.identifies or _few_words(content)}
+    categories = [name for name in text if name not in {*indicators, *commas, *unlikely}]
     if categories:
         ways.append(f"make 0/1 columns of categories with --indicators {shlex.quote(categories[0])}")
     if any(content.kind == DATES for content in unusable.values()):
@@ -147,13 +150,13 @@ def _held(content: Content, indicators: bool) -> str:
 
 
 def _few_words(content: Content) -> bool:
-    """Tell whether all but a few words are numbers, so that these may stand for no value."""
+    """Tell whether all values but a few words are numbers, so that the words may mark missing values."""
     few = 0 < len(content.odd) <= 3 and content.numeric > 0
     return few and not any(DIGIT.search(one) or one.lower() in ("true", "false") for one in content.odd)
 
 
 def _common(paths: list[str], tables: list[Table], asked: Asked) -> list[str]:
-    """Return the columns that are taken, in the order of the first file; refuse files that have others."""
+    """Return the chosen columns in the order of the first file; refuse files with different columns."""
     chosen = []
     for path, table in zip(paths, tables, strict=True):
         if table.n < 1:
@@ -165,13 +168,13 @@ def _common(paths: list[str], tables: list[Table], asked: Asked) -> list[str]:
             others = _unlike(path, table, names, chosen[0], tables[0].named)
             raise ValueError(
                 f"files must have the same columns, in any order; {sides} and {others}. Make their columns the same, "
-                "leave out what differs with --drop (drop=), or convert them apart."
+                "leave out the differing columns with --drop (drop=), or convert the files separately."
             )
     return chosen[0]
 
 
 def _unlike(path: str, table: Table, names: list[str], others: list[str], others_named: bool) -> str:
-    """Say how many columns a file has, and which of its names the other has not."""
+    """Describe how many columns a file has, and which of its names the other file lacks."""
     has = f"{path} has {len(names)}"
     if table.named != others_named:
         return f"{has} with{'' if table.named else 'out'} names"

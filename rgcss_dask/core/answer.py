@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
@@ -38,6 +39,11 @@ class Origin(Protocol):
         """Write a result to a file."""
 
 
+def plotted(plot: str, *values: Any, **options: Any) -> Any:
+    """Draw with a function of `rgcss_dask.plots`, a layer above, which is imported when something is plotted."""
+    return getattr(importlib.import_module("rgcss_dask.plots"), plot)(*values, **options)
+
+
 class Answer:
     """Picked columns in the order they were picked: their number, names, losses and shares, a table and a chart."""
 
@@ -48,6 +54,11 @@ class Answer:
     @property
     def explained(self) -> Array:
         """Share of the squared norm that is explained after each pick, (k,)."""
+        raise NotImplementedError
+
+    @property
+    def share_of(self) -> str:
+        """What `explained` is a share of, in words: "variation" or "squared norm"."""
         raise NotImplementedError
 
     @property
@@ -108,29 +119,24 @@ class Answer:
         return {"column": self.columns, **names, "loss": self.loss, "explained": self.explained}
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the share explained after each pick, with matplotlib.
+        """Plot the share explained after each pick, with matplotlib; see `rgcss_dask.plots.path`.
 
         Parameters
         ----------
         ax : Axes, optional
-            Where to draw; by default a new figure.
+            Where to plot; by default a new figure.
 
         Returns
         -------
         Axes
-            The axes, for more drawing or ``axes.figure.savefig(path)``.
+            The axes.
         """
-        pyplot = imported("matplotlib.pyplot", extra="report", by="plot()")
-        axes = pyplot.subplots()[1] if ax is None else ax
-        self._draw(axes)
-        axes.set(xlabel="columns picked", ylabel=f"share of the {self._selected().share_of}", ylim=(0, 1.02))
-        axes.yaxis.set_major_formatter(lambda share, place: f"{100 * share:g} %")
-        axes.legend()
-        return axes
+        return plotted("path", self, ax, components=False)
 
-    def _draw(self, axes: Any) -> None:
-        """Draw the curves."""
-        axes.plot(np.arange(1, len(self) + 1), self.explained, marker=".", label="explained")
+    @property
+    def compared(self) -> dict[str, Array]:
+        """Other shares to plot beside the explained one, by label, each after 1, 2, ... picks."""
+        return {}
 
     def result(self, **shown: Any) -> Any:
         """Return all that a report shows.
@@ -181,20 +187,21 @@ class Answer:
         return self.__dict__.get("_origin")
 
     def known(self, origin: Origin | None) -> Self:
-        """Return the same answer with what it was picked from, for `rgcss_dask.reporting` and `save`.
+        """Return the same answer with its origin, for `rgcss_dask.reporting` and `save`.
 
         Parameters
         ----------
         origin : Origin or None
-            What it was picked from.
+            The moments or rows that the columns were picked from.
 
         Returns
         -------
         Answer
             A copy that shares its arrays.
         """
-        if origin is None:
-            return self
+        return self if origin is None else self._from(origin)
+
+    def _from(self, origin: Origin) -> Self:
         twin = copy.copy(self)
         twin.__dict__["_origin"] = origin
         return twin
@@ -230,25 +237,16 @@ class AboutSelection(Answer):
         return self.selection.explained
 
     @property
+    def share_of(self) -> str:
+        """What `explained` is a share of, in words: "variation" or "squared norm"."""
+        return str(self.selection.share_of)
+
+    @property
     def origin(self) -> Origin | None:
         """What the selection was picked from."""
         return self.selection.origin
 
-    def known(self, origin: Origin | None) -> Self:
-        """Return the same answer with what it was picked from, for `rgcss_dask.reporting` and `save`.
-
-        Parameters
-        ----------
-        origin : Origin or None
-            What it was picked from.
-
-        Returns
-        -------
-        Answer
-            A copy that shares its arrays.
-        """
-        if origin is None:
-            return self
+    def _from(self, origin: Origin) -> Self:
         twin = copy.copy(self)
         twin.__dict__["selection"] = self.selection.known(origin)
         return twin

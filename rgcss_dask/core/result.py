@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core import evaluate
+from rgcss_dask.core.answer import plotted
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.precision import TINY
 from rgcss_dask.core.selection import Selection
@@ -104,6 +105,21 @@ class Result:
         """Share of the squared norm that 1, 2, ..., k of `components` explain, (k,)."""
         total = float(self.spectrum.sum()) if len(self.spectrum) == self.n else self.selection.start
         return evaluate.explained_share(total - np.cumsum(self.spectrum)[: self.k], total)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Plot the share explained after each pick, with matplotlib; see `rgcss_dask.plots.path`.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Where to plot; by default a new figure.
+
+        Returns
+        -------
+        Axes
+            The axes.
+        """
+        return plotted("path", self, ax)
 
     @property
     def sentence(self) -> str:

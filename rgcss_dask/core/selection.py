@@ -291,10 +291,10 @@ class Selection(Answer):
         most = {} if self.bound is None else {"explained_at_most": self.explained_at_most}
         return {**super()._table(), **most}
 
-    def _draw(self, axes: Any) -> None:
-        super()._draw(axes)
-        if self.bound is not None:
-            axes.plot(np.arange(1, self.k + 1), self.explained_at_most, "--", label="no columns can explain more")
+    @property
+    def compared(self) -> dict[str, Array]:
+        """The share that no columns can exceed, after each pick, if the selection has a bound."""
+        return {} if self.bound is None else {"no columns can explain more": self.explained_at_most}
 
     @property
     def explained_at_most(self) -> Array:

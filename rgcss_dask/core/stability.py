@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core.accumulate import check_real
+from rgcss_dask.core.answer import plotted
 from rgcss_dask.core.evaluate import checked_lambda
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
@@ -100,6 +101,23 @@ class Stability:
     def always(self) -> NDArray[np.intp]:
         """Columns that every selection picked."""
         return np.flatnonzero(self.frequency == 1.0)
+
+    def plot(self, answer: Any = None, ax: Any = None) -> Any:
+        """Plot how often each column was picked, with matplotlib; see `rgcss_dask.plots.stability`.
+
+        Parameters
+        ----------
+        answer : Selection, Refinement, CrossValidation, Result or fitted estimator, optional
+            Plot these picks, in their order; by default the k columns that were picked most often.
+        ax : Axes, optional
+            Where to plot; by default a new figure.
+
+        Returns
+        -------
+        Axes
+            The axes.
+        """
+        return plotted("stability", self, answer, ax)
 
     def __repr__(self) -> str:
         kept = "is" if len(self.always) == 1 else "are"

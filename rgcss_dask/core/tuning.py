@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core import evaluate
-from rgcss_dask.core.answer import AboutSelection
+from rgcss_dask.core.answer import AboutSelection, plotted
 from rgcss_dask.core.folds import outside_folds
 from rgcss_dask.core.grid import checked_grid, default_grid
 from rgcss_dask.core.moments import Moments
@@ -203,10 +203,28 @@ class CrossValidation(AboutSelection):
         """Add what prefixes of as many columns explain of unseen rows; the refit may stop before all of them."""
         return {**super()._table(), "held_out_explained": self.held_out_explained[self._at, : len(self)]}
 
-    def _draw(self, axes: Any) -> None:
-        super()._draw(axes)
-        sizes = np.arange(1, self.tried + 1)
-        axes.plot(sizes, self.held_out_explained[self._at], "--", label="explained of unseen rows")
+    @property
+    def compared(self) -> dict[str, Array]:
+        """The share explained on held-out rows, for the chosen lambda and each number of columns."""
+        return {**self.selection.compared, "explained on held-out rows": self.held_out_explained[self._at]}
+
+    def plot(self, ax: Any = None, *, against: str | None = None) -> Any:
+        """Plot the share explained after each pick, or the held-out losses, with matplotlib.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Where to plot; by default a new figure.
+        against : {"both", "lambda", "columns"}, optional
+            Plot the held-out losses against lambda, the number of columns, or both, see
+            `rgcss_dask.plots.cross_validation`.
+
+        Returns
+        -------
+        Axes
+            The axes.
+        """
+        return super().plot(ax) if against is None else plotted("cross_validation", self, ax, against=against)
 
     def _shown(self) -> dict[str, Any]:
         return {"tuning": self.summary}

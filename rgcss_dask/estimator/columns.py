@@ -1,4 +1,4 @@
-"""The columns that an estimator was fitted on: their number and names, and whether other data have the same."""
+"""The columns that an estimator was fitted on, and checks that other data have the same columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rgcss_dask.sources.xarray import Field, is_labelled
 
 
 class KnowsItsColumns(BaseEstimator):  # type: ignore[misc]
-    """An estimator that takes arrays, frames and what is read later, with the columns of ``fit``."""
+    """An estimator that accepts arrays, frames and lazy or stored data with the columns of ``fit``."""
 
     n_features_in_: int
     feature_names_in_: NDArray[Any]
@@ -32,7 +32,7 @@ class KnowsItsColumns(BaseEstimator):  # type: ignore[misc]
     _numbers: tuple[Any, ...] | None  # of a fit on a frame whose columns have no names
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
-        """Return an array or a sparse matrix with the columns of ``fit``, or the source of what is read later."""
+        """Return an array or sparse matrix with the columns of ``fit``, or the source of lazy or stored data."""
         if not lazy.is_stored(X):
             self._field = None if reset else self._field
             X = plain(X) if isinstance(X, MASKED | list | tuple) else X
@@ -42,9 +42,9 @@ class KnowsItsColumns(BaseEstimator):  # type: ignore[misc]
                 checked = validate_data(self, X, reset=reset, **rules)
             except ValueError:
                 if FrameSource.takes(X):
-                    open_source(X)  # which names every column that cannot be used
+                    open_source(X)  # raises an error that names every unusable column
                 raise
-            check_real(checked.dtype)  # dates are numbers to scikit-learn
+            check_real(checked.dtype)  # scikit-learn accepts dates as numbers
             return checked
         if not reset:
             return self._same_columns(X)
@@ -71,7 +71,7 @@ class KnowsItsColumns(BaseEstimator):  # type: ignore[misc]
         return None if names is None else tuple(str(name) for name in names)
 
     def _same_columns(self, X: Any) -> Any:
-        """Return what is read later if it has the columns of ``fit``; otherwise say which differ."""
+        """Return lazy or stored data if they have the columns of ``fit``; an error names the differences."""
         if is_labelled(X) and self._field is not None:
             return self._field.matrix(X)
         opened, n, names = lazy.columns_of(X)
@@ -85,9 +85,9 @@ class KnowsItsColumns(BaseEstimator):  # type: ignore[misc]
         return opened
 
     def _picked_places(self, shape: tuple[Any, ...], labels: tuple[str, ...] | None = None) -> NDArray[np.intp]:
-        """Return where the picked columns, ascending, are in a matrix of this shape, with these labels."""
+        """Return the indices of the picked columns, ascending, in a matrix of this shape with these labels."""
         made_up = [str(name) for name in self.get_feature_names_out()]
-        # A fit without names makes names up, and may get them back.
+        # After a fit without names, data may have the generated names.
         known = made_up if self._names() is not None or set(made_up) == set(labels or ()) else None
         return picked_places(shape, len(made_up), known, labels)
 
@@ -95,7 +95,7 @@ class KnowsItsColumns(BaseEstimator):  # type: ignore[misc]
 def picked_places(
     shape: tuple[Any, ...], k: int, known: Sequence[str] | None, labels: tuple[str, ...] | None
 ) -> NDArray[np.intp]:
-    """Return where k picked columns that are known by these names are in a matrix of this shape, with these labels."""
+    """Return the indices of k picked columns with these names in a matrix of this shape with these labels."""
     if len(shape) != 2 or shape[1] != k:
         raise ValueError(f"X must have the {k} picked columns that transform returns; got shape {shape}.")
     index = matching(known, labels, "X")
@@ -103,27 +103,27 @@ def picked_places(
 
 
 def refuse_wrapping(estimator: Any) -> None:
-    """Refuse to let set_output load what is lazy: scikit-learn would make a data frame in memory of it."""
+    """Refuse set_output for lazy data: scikit-learn would load them into a data frame."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that a probe has no column names
+        warnings.simplefilter("ignore", UserWarning)  # about missing column names
         probe = estimator.transform(np.zeros((1, estimator.n_features_in_)))
     if not isinstance(probe, np.ndarray):
         package = type(probe).__module__.split(".")[0]
         raise WrongKindError(
-            f"set_output asks for {package}, which would load what is lazy into memory. "
+            f"set_output must be 'default' for lazy data; {package} would load them into memory. "
             "Use set_output(transform='default'), or compute() the input first."
         )
 
 
 def row_weights(weights: Any, rows: int) -> NDArray[Any] | None:
-    """Return weights of rows in memory as an array; those of a Zarr array are decoded as `scan` does."""
+    """Return row weights as an array; those of a Zarr array are decoded as in `scan`."""
     if weights is not None and lazy.is_stored(weights):
         weights = np.asarray(RowVector.of(weights, "weights", rows, Reading()).values[:])
     return None if weights is None else checked_weights(weights, rows)
 
 
 def is_frame(X: Any) -> bool:
-    """Tell a pandas data frame."""
+    """Recognise a pandas data frame."""
     return FrameSource.takes(X)
 
 

@@ -1,4 +1,4 @@
-"""What a fitted estimator tells besides its picks: moments, bounds, places, a result; and what its pickle carries."""
+"""Attributes of a fitted estimator besides its picks: moments, bounds, places, results; and its pickles."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Array = NDArray[np.float64]
 
 
 class TellsItsResult(KnowsItsColumns):
-    """An estimator that keeps its selection and what it was picked from."""
+    """An estimator that keeps its selection and the moments or rows behind it."""
 
     _moments: Moments | None
-    _rows: Rows | None  # of a fit on fewer rows than columns, in place of moments
-    _parts: PartialSums | None  # of partial_fit, to go on from
+    _rows: Rows | None  # of a fit on fewer rows than columns, instead of moments
+    _parts: PartialSums | None  # of partial_fit, to be continued
     _bound: Array | None
     support_: NDArray[np.bool_]
     selected_: NDArray[np.intp]
@@ -43,7 +43,7 @@ class TellsItsResult(KnowsItsColumns):
 
     @property
     def moments_(self) -> Moments:
-        """What the pass made of the rows; after a fit on fewer rows than columns it is formed when asked for."""
+        """The moments of the rows; after a fit on fewer rows than columns they are computed on demand."""
         check_is_fitted(self)
         if self._moments is None:
             assert self._rows is not None  # a fit keeps one or the other
@@ -52,10 +52,10 @@ class TellsItsResult(KnowsItsColumns):
 
     @property
     def places_(self) -> Any:
-        """Where the picked columns of a DataArray lie: their numbers, in pick order, with their coordinates."""
+        """The indices of the picked columns of a DataArray, in pick order, with their coordinates."""
         check_is_fitted(self)
         if self._field is None:
-            raise AttributeError("places_ is there after a fit on a DataArray.")
+            raise AttributeError("places_ exists only after a fit on a DataArray.")
         return self._field.places(self.selected_)
 
     @property
@@ -73,12 +73,12 @@ class TellsItsResult(KnowsItsColumns):
         return self._bound
 
     def result(self, **shown: Any) -> Any:
-        """Return all that a report shows.
+        """Return everything that a report shows.
 
         Parameters
         ----------
         **shown : dict
-            What to show besides, such as ``trust=stability.summary``.
+            Additional content, such as ``trust=stability.summary``.
 
         Returns
         -------
@@ -88,6 +88,7 @@ class TellsItsResult(KnowsItsColumns):
         check_is_fitted(self)
         tuned = getattr(self, "cv_results_", None)
         asked = {name: value for name, value in self.get_params().items() if is_plain(value)}
+        asked["effort"] = asked["effort"] or None  # 0 means no search
         provenance = {"estimator": type(self).__name__, "asked": as_asked(asked)}
         origin = PickedFrom.of(self._rows or self.moments_, provenance, None if tuned is None else tuned.summary)
         return self.selection_.known(origin).result(**shown)
@@ -98,23 +99,23 @@ class TellsItsResult(KnowsItsColumns):
         Parameters
         ----------
         path : str or Path
-            Where to write. A result that is there is replaced.
+            Where to write. An existing result is replaced.
         overwrite : bool, default=False
             Replace the file at ``path`` even if it is not a result.
         """
         save_result(self.result(), path, overwrite=overwrite)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the moments of folds and groups, which may be many times as large as the rest."""
+        """Leave out the moments of folds and groups, which may be much larger than the rest."""
         state = dict(super().__getstate__())
         if not self.pickle_parts and state.get("_moments") is not None:
             state["_moments"] = replace(state["_moments"], folds=(), groups=())
             if state.get("_parts") is not None and len(state["_parts"].sums) > 1:
-                state["_parts"] = None  # of folds; partial_fit says what is lacking
+                state["_parts"] = None  # of folds; partial_fit raises an error about them
         return state
 
     def _where(self, moments: Moments) -> str | None:
-        """Return the place asked for, if it is one for these moments: they may be of another pass than those of fit."""
+        """Return ``where`` for moments on a cluster, else None: the moments may be of another pass than ``fit``."""
         return self.where if isinstance(moments, RemoteMoments) else None
 
     def _rebuild(self) -> Rebuild:

@@ -14,8 +14,8 @@ from rgcss_dask.estimator.selector import RGCSS
 class GCSS(RGCSS):
     """Pick the columns from which all others are best rebuilt, by greedy column subset selection.
 
-    This is `RGCSS` with lambda = 0, the method of Farahat, Ghodsi and Kamel (2011): the loss is the squared norm of
-    what the picked columns cannot express. It stops early, with a warning, where they express everything.
+    This is `RGCSS` with lambda = 0, the method of Farahat, Ghodsi and Kamel (2011): the loss is the squared norm of the
+    part of the columns that the picks cannot express. It stops early, with a warning, when they express everything.
 
     Parameters
     ----------
@@ -28,29 +28,29 @@ class GCSS(RGCSS):
     scale : None, "std", bool, float or array of shape (n_features,), default=None
         Divide by the standard deviations, or by these values, first.
     nan : {"raise", "drop", "mean"}, default="raise"
-        What becomes of gaps.
+        Policy for missing values.
     include : sequence of int or str, default=None
-        Columns that are picked first.
+        Columns to pick first.
     exclude : sequence of int or str, default=None
-        Columns that are never picked.
+        Columns that must not be picked.
     cv : int, splitter or iterable of (train, test), default=None
-        Folds kept apart in the pass.
+        Folds for cross-validation.
     refine : bool, default=None
-        Swap picked columns for others while that lowers the loss; by default where that takes a second or two.
+        Swap picked columns for others as long as that lowers the loss; by default where that takes a second or two.
     effort : int, default=0
-        How many more searches to make from other picks.
+        Number of further searches from other starting picks.
     exact : bool, default=False
-        Search all subsets for the best one, for a minute at most.
+        Search all subsets for the best one, for at most a minute.
     stop : Stop, default=None
-        End early by loss or lower bound.
+        Rules to stop early by loss or lower bound.
     where : {"scheduler", "worker", "client"}, default=None
-        Where the selection runs after a pass on a Dask cluster.
+        Where the selection is computed after a pass on a Dask cluster.
     pickle_parts : bool, default=False
-        Whether pickles have the moments of folds and groups too.
+        Whether pickles include the moments of folds and groups.
     aims : Aims, default=None
-        What is to be carried, and by which columns.
+        What the picks must explain, and which columns may be picked.
     target : {"y", "both"}, default=None
-        Pick the columns that carry y best.
+        Pick the columns that explain y best.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""DataArrays in and out of an estimator: picked columns with their coordinates, and fields rebuilt from them."""
+"""DataArrays as input and output of an estimator: picked columns with coordinates, and rebuilt fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Index = NDArray[np.intp]
 
 
 def labelled(taken: Any, X: Any, field: Field | None, columns: Index, ranks: NDArray[Any]) -> Any:
-    """Return picked columns as a DataArray with their ranks, if that is what they were taken from."""
+    """Return picked columns as a DataArray with their ranks, if they were taken from a DataArray."""
     if field is None or not (is_labelled(X) or hasattr(X, "field")):
         return taken
     return field.reduced(taken, columns, X if is_labelled(X) else None).assign_coords({RANK: (PLACE, ranks)})
@@ -28,7 +28,7 @@ def rebuilt_field(X: Any, field: Field | None, model: Rebuild) -> Any:
     """Return the field rebuilt from a DataArray of picked columns."""
     if field is None:
         raise WrongKindError(
-            "a DataArray can be rebuilt after a fit on one; this fit was on a matrix. Give its values."
+            "a DataArray can be rebuilt only after a fit on a DataArray; this fit was on a matrix. Give array.values."
         )
     values = X.transpose(field.rows, ...).data
     known = [field.names[j] for j in model.columns]

@@ -1,4 +1,4 @@
-"""What the parameters of an estimator ask for: checked, filled in, and chosen by cross-validation where they say so."""
+"""Parameters of an estimator: checks, defaults, and choice by cross-validation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TARGETS = (None, "y", "both")
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """The parameters of an estimator, of the same names; see `RGCSS`."""
+    """The parameters of an estimator, under the same names; see `RGCSS`."""
 
     n_features_to_select: Any
     lam: Any
@@ -48,16 +48,16 @@ class Parameters:
     pickle_parts: bool
     aims: Aims | None
     target: str | None
-    carrying: Problem | None = None  # what is asked of moments in which y stands beside X
+    carrying: Problem | None = None  # the problem for moments of X and y together
 
     @classmethod
     def of(cls, estimator: Any) -> Parameters:
-        """Take those of an estimator as they are now."""
+        """Return the current parameters of an estimator."""
         names = (name for name in cls.__dataclass_fields__ if name != "carrying")
         return cls(**{name: getattr(estimator, name) for name in names})
 
     def check(self) -> None:
-        """Refuse what no function further down looks at before the pass."""
+        """Check the parameters that no other function checks before the pass."""
         if self.where not in (None, *PLACES):
             raise ValueError(f"where must be None or one of {PLACES}; got {self.where!r}.")
         if self.nan not in ("raise", "drop", "mean"):
@@ -91,32 +91,32 @@ class Parameters:
 
     @property
     def share(self) -> float | None:
-        """The share that the columns must explain, where it is given in place of their number."""
+        """The share that the columns must explain, if given instead of their number."""
         asked = self.n_features_to_select
         return float(asked) if isinstance(asked, float | np.floating) else None
 
     @property
     def tunes(self) -> bool:
-        """Whether anything is chosen by cross-validation."""
+        """Whether lambda or the number of columns is chosen by cross-validation."""
         return self.chooses_count or self.lam == "cv"
 
     @property
     def folds(self) -> int | None:
-        """How many folds to keep apart in the pass, by the number of the row."""
+        """Number of folds that the pass makes from row numbers."""
         if self.cv is None:
             return DEFAULT_FOLDS if self.tunes else None
         if not isinstance(self.cv, numbers.Integral):
-            raise ValueError(f"cv must be a number of folds where rows are not all in memory; got {self.cv!r}.")
+            raise ValueError(f"cv must be a number of folds if the rows are not in memory; got {self.cv!r}.")
         return int(self.cv)
 
     @property
     def needs_no_folds(self) -> bool:
-        """Whether the pass keeps no rows apart."""
+        """Whether the pass makes no folds."""
         return self.cv is None and self.folds is None
 
     @property
     def problem(self) -> Problem:
-        """What is asked of every selection; a lambda that is to be found is found later."""
+        """The problem of every selection; a lambda that is tuned is replaced later."""
         if self.carrying is not None:
             return self.carrying
         return Problem(
@@ -131,7 +131,7 @@ class Parameters:
         )
 
     def count(self, n: int, names: tuple[str, ...] | None) -> int:
-        """Return how many columns to pick of n."""
+        """Return the number of columns to pick of n."""
         asked = self.n_features_to_select
         if self.share is not None:
             return most_columns(n, names, None, self.problem, tunes=self.tunes)
@@ -147,17 +147,17 @@ class Parameters:
         return int(asked)
 
     def check_count(self, n: int, names: tuple[str, ...] | None) -> None:
-        """Refuse a number of columns that n columns do not allow, before the pass."""
+        """Check the number of columns to pick against n, before the pass."""
         if not self.chooses_count:
             self.count(n, names)
 
     def is_wide(self, shape: tuple[int, ...]) -> bool:
-        """Tell whether to work on the rows themselves: fewer than columns, and no Gram is needed."""
+        """Tell whether to work on the rows: there are fewer rows than columns, and no Gram is needed."""
         return are_few(shape) and not self.exact and self._suits_rows
 
     @property
     def needs_noise(self) -> bool:
-        """Whether the pass must look at neighbouring rows."""
+        """Whether the pass must compare neighbouring rows."""
         return self.aims is not None and isinstance(self.aims.noise, str)
 
     @property
@@ -166,11 +166,11 @@ class Parameters:
 
     @property
     def searches(self) -> bool:
-        """Whether to search for better picks at any cost."""
+        """Whether a search for better picks was asked for explicitly."""
         return bool(self.refine or self.effort or self.exact)
 
     def tuned(self, moments: Moments | Rows) -> CrossValidation | None:
-        """Choose what is to be chosen by cross-validation."""
+        """Choose lambda and the number of columns by cross-validation, as asked."""
         if not self.tunes:
             return None
         count = self._most(moments) if self.chooses_count else self.count(moments.n, moments.names)
@@ -179,16 +179,16 @@ class Parameters:
         if self.share is not None:
             return validated_for_share(moments, count, self.problem, where=self.where)
         found = validated(moments, count, self.problem, lams=lams, where=self.where, **rule)
-        if found.at_the_cap and count == TRIED_COLUMNS:  # not where the rank of the folds allows no more
+        if found.at_the_cap and count == TRIED_COLUMNS:  # not if the rank of the folds is the limit
             warnings.warn(
-                f"cross-validation chose {found.k} columns, the most that were tried of {moments.n}; more may be "
-                "better still. Give n_features_to_select as a number, or cross_validate moments with a larger k.",
+                f"cross-validation chose {found.k} columns, the most that were tried of {moments.n}; more columns may "
+                "be better. Give n_features_to_select as a number, or call cross_validate with a larger k.",
                 stacklevel=4,
             )
         return found
 
     def _most(self, moments: Moments | Rows) -> int:
-        """Return the most columns to try: with lambda = 0 no more than the rows of any training fold span."""
+        """Return the most columns to try; with lambda = 0 at most the rank of every training fold."""
         free = self.problem.free(moments.n, moments.names)
         most = max(min(TRIED_COLUMNS, free), len(_given(self.include)))
         if self.lam != 0 or len(moments.folds) < 2:
@@ -197,7 +197,7 @@ class Parameters:
 
 
 def is_plain(value: Any) -> bool:
-    """Tell a parameter that a result can keep."""
+    """Tell whether a parameter can be stored in a result."""
     return isinstance(value, str | int | float | np.number | np.bool_)
 
 

@@ -1,4 +1,4 @@
-"""From moments or rows to a fitted estimator: the selection that the parameters ask for, and what is kept of it."""
+"""Selection from moments or rows by the parameters of an estimator, and the fitted attributes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 
 class Picks(TellsItsResult):
-    """An estimator that picks as its parameters say."""
+    """An estimator that selects columns by its parameters."""
 
     nan: str
     refine: bool | None
@@ -38,7 +38,7 @@ class Picks(TellsItsResult):
     loss_path_: Array
     lam_: float
     _mean: Array
-    _all_weights: Array  # of the columns of X, and of y behind them where these are the target
+    _all_weights: Array  # of the columns of X, followed by those of y if there is a target
 
     @property
     def _asked(self) -> Parameters:
@@ -52,7 +52,7 @@ class Picks(TellsItsResult):
         return self._pick(scan_uncounted(X, nan=self.nan))
 
     def _pick(self, moments: Moments, parts: PartialSums | None = None, carrying: Problem | None = None) -> Self:
-        """Select from moments, tuned and refined as asked for, and store the result."""
+        """Select from moments, tune and refine as asked, and store the result."""
         if self.where == "client" and isinstance(moments, RemoteMoments):
             moments = moments.fetch()
         asked = replace(self._asked, carrying=carrying)
@@ -88,7 +88,7 @@ class Picks(TellsItsResult):
         return self._store(picked, found, rows.preparation(True, None)[0])
 
     def _store(self, picked: Selection, weights: Array, mean: Array) -> Self:
-        n = self.n_features_in_  # behind them stand the columns of y, where these are the target
+        n = self.n_features_in_  # the columns of y follow, if there is a target
         self.selection_, self._all_weights, self._bound = picked, weights, None
         self.coef_, self._mean = weights[:, :n], mean[:n]
         self.selected_, self.loss_path_, self.lam_ = picked.columns, picked.loss, picked.lam

@@ -1,4 +1,4 @@
-"""The estimator: it validates, calls the functions of the package, stores what they return."""
+"""The estimator RGCSS: it validates input, calls the functions of the package, and stores their results."""
 
 from __future__ import annotations
 
@@ -43,60 +43,60 @@ Array = NDArray[np.float64]
 class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
     """Pick the columns from which all others are best rebuilt, by regularised greedy column subset selection.
 
-    ``fit`` reads the rows once, whatever holds them, and needs memory for n x n numbers; with fewer rows than columns
-    in memory it works on the rows themselves. ``transform`` keeps the picked columns, ``inverse_transform`` rebuilds
-    all columns from them. Dask collections stay lazy in both.
+    ``fit`` reads the rows once, from any kind of source, and needs memory for n x n numbers; with fewer rows than
+    columns in memory it works on the rows themselves. ``transform`` keeps the picked columns, ``inverse_transform``
+    rebuilds all columns from them. Dask collections stay lazy in both.
 
     Parameters
     ----------
     n_features_to_select : int, float, ``"cv"`` or None, default=None
-        How many columns; None is the smaller of 10 and the number of columns. A float between 0 and 1 is the share
-        to explain, of the variation with ``center=True`` and of the squared norm otherwise: as many columns as that
-        takes. ``"cv"`` takes the fewest, up to 64, within a standard error of the smallest loss on held-out rows.
+        Number of columns; None is the smaller of 10 and the number of columns. A float between 0 and 1 is the share to
+        explain, of the variation with ``center=True`` and of the squared norm otherwise: the fewest columns that reach
+        it. ``"cv"`` takes the fewest, up to 64, within one standard error of the smallest loss on held-out rows.
     lam : float or ``"cv"``, default=1.0
-        The paper's lambda, on the prepared Gram. ``"cv"`` takes the one with the smallest loss on held-out rows.
+        The paper's lambda, on the prepared Gram. ``"cv"`` takes the lambda with the smallest loss on held-out rows.
     objective : {"unselected", "all"}, default="unselected"
         Whether the loss counts the columns that were not picked, or all of them.
     center : bool or array of shape (n_features,), default=False
         Subtract the column means, or these values, first.
     scale : None, "std", bool, float or array of shape (n_features,), default=None
         Divide by the standard deviations (``"std"`` or True), or by these values, first. ``center=True, scale="std"``
-        is what `StandardScaler` does, without its pass over the data.
+        equals `StandardScaler`, without its pass over the data.
     nan : {"raise", "drop", "mean"}, default="raise"
-        A value that is not finite is an error; or rows with NaN do not count in ``fit``; or NaN is taken as the mean
-        of its column, in ``transform`` too.
+        With ``"raise"``, a value that is not finite is an error; with ``"drop"``, ``fit`` ignores rows with NaN; with
+        ``"mean"``, NaN is replaced by the mean of its column, in ``transform`` too.
     include, exclude : sequence of column indices or names, default=None
-        Columns that are picked first, and columns that are never picked.
+        Columns to pick first, and columns that must not be picked.
     cv : int, splitter or iterable of (train, test), default=None
-        Folds kept apart in the pass, 5 when something is tuned; with a number, rows fall into folds by a hash of
-        theirs. Splitters of scikit-learn need the rows in memory, and must hold out each row once.
+        Folds for cross-validation, by default 5 if something is tuned. With a number, rows are assigned to folds by a
+        hash of their row numbers. Splitters of scikit-learn need rows in memory, and must hold out each row once.
     refine : bool, default=None
-        Swap picked columns for others, after the greedy selection, while that lowers the loss. By default where that
-        takes a second or two: with n_features^2 k up to 2^28, and not with fewer rows than columns, where no Gram is
-        formed. False leaves the picks as they were made one by one.
+        Swap picked columns for others, after the greedy selection, as long as that lowers the loss. By default only
+        where that takes a second or two: with n_features^2 k up to 2^28, and not with fewer rows than columns, because
+        no Gram is computed then. False keeps the greedy picks.
     effort : int, default=0
-        How many more searches to make from other picks, see `refine`: 12 to 20 are a good number.
+        Number of further searches from other starting picks, see `refine`; 12 to 20 is a good choice.
     exact : bool, default=False
-        Search all subsets for the best one, for a minute at most, see `refine`: up to 60 columns and 8 picks take
+        Search all subsets for the best one, for at most a minute, see `refine`; up to 60 columns and 8 picks take
         seconds.
     stop : Stop, default=None
-        End before ``n_features_to_select`` by loss or lower bound, see `Stop`. Cross-validation compares all its
-        paths to the end; the selection on all rows that follows stops.
+        Rules to stop before ``n_features_to_select`` by loss or lower bound, see `Stop`. Cross-validation compares
+        complete paths; only the selection on all rows stops early.
     where : {"scheduler", "worker", "client"}, default=None
-        Where the selection runs after a pass on a Dask cluster: on the scheduler (by default) or on the worker that has
-        the moments, where they stay until the client is closed; or in this process, to which they are then fetched.
-        Rows in memory are worked on in this process.
+        Where the selection is computed after a pass on a Dask cluster: on the scheduler (the default), on the worker
+        that holds the moments, where they stay until the client is closed, or in this process, which fetches them.
+        Rows in memory are processed in this process.
     pickle_parts : bool, default=False
-        Whether pickles and copies have the moments of folds and groups too, an n x n matrix for each. Without them an
-        estimator transforms, rebuilds and scores as before; only `cross_validate` and `stability` of its ``moments_``,
-        and ``partial_fit`` after a fit in folds, need them.
+        Whether pickles and copies include the moments of folds and groups, an n x n matrix for each. Without them an
+        estimator still transforms, rebuilds and scores; only `cross_validate` and `stability` of its ``moments_``, and
+        ``partial_fit`` after a fit with folds, need them.
     aims : Aims, default=None
-        What is to be carried, and by which columns: weights, targets among the columns of X, noise, penalties, groups,
-        costs, constraints.
+        What the picks must explain, and which columns may be picked: weights, targets among the columns of X, noise,
+        penalties, groups, costs, limits.
     target : {"y", "both"}, default=None
-        Pick the columns that carry y best: floats as they are (centred and scaled as X is), classes as indicators that
-        count alike. ``"both"`` carries X too, with ``aims.target_share`` of the loss for y, half by default. X and y
-        are read in one pass.
+        Pick the columns that explain y best: floats are used as numbers (centred and scaled like X), classes become
+        indicators that count alike. ``"both"`` explains X too; y has the share ``aims.target_share`` of the loss, by
+        default half. X and y are read in one pass.
 
     Attributes
     ----------
@@ -105,27 +105,27 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
     support_ : ndarray of bool of shape (n_features,)
         Whether a column was picked.
     ranking_ : ndarray of int of shape (n_features,)
-        Place in the order of picking, from 1; k + 1 for the columns that were not picked.
+        Pick order, from 1; k + 1 for columns that were not picked.
     loss_path_ : ndarray of shape (k,)
         The objective after each pick.
     bound_path_ : ndarray of shape (k,)
-        No 1, 2, ..., k columns can have a lower loss than this. Computed when first asked for.
+        Lower bounds on the loss of any 1, 2, ..., k columns. Computed at first use.
     coef_ : ndarray of shape (k, n_features)
         Weights that rebuild all prepared columns; rows in pick order.
     lam_ : float
         The lambda used.
     moments_ : Moments
-        What the pass made of the rows; `select`, `cross_validate` and others work on it without another pass.
+        The moments of the rows; `select`, `cross_validate` and others use them without another pass.
     selection_ : Selection
-        The result as the functions of the package return it.
+        The selection, as the function `select` returns it.
     places_ : DataArray of shape (k,)
         After a fit on a DataArray: the picked columns in pick order, with the coordinates of their places.
     cv_results_ : CrossValidation
-        The losses on held-out rows, where something was tuned.
+        The losses on held-out rows, if something was tuned.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of shape (n_features,)
-        Where the columns have names.
+        Names of the columns, if they have names.
 
     See Also
     --------
@@ -133,8 +133,8 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
 
     Notes
     -----
-    Time O(m n^2) for the pass and O(k n^2) for the selection. ``transform`` returns the picked columns in the order
-    they have in the data, as other selectors of scikit-learn do; ``selected_`` has the order of picking.
+    Time O(m n^2) for the pass and O(k n^2) for the selection. ``transform`` returns the picked columns in the
+    order of the data, like other selectors of scikit-learn; ``selected_`` has the pick order.
 
     Examples
     --------
@@ -193,11 +193,11 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like, sparse matrix, data frame, Dask collection, DataArray, AnnData or path
-            Rows of shape (n_samples, n_features), in anything that `scan` reads. Folds and weights need
-            the number of rows; where Dask does not know it, they are counted first, which computes them once more.
+            Rows of shape (n_samples, n_features), in any form that `scan` reads. Folds and weights need the number of
+            rows; rows of Dask data of unknown length are counted first, which computes them once more.
         y : array-like, path of a Zarr array or Dask array of shape (n_samples,), default=None
-            What is to be carried with a ``target``: floats, also several columns of them, are numbers, anything else
-            are classes. Else ignored, unless a splitter given as ``cv`` uses it.
+            The values to explain with a ``target``: floats, in one or several columns, are numbers; values of any other
+            type are classes. Otherwise ignored, unless a splitter given as ``cv`` uses it.
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative row weights; for Dask arrays also a Dask array.
 
@@ -210,20 +210,20 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
         if sample_weight is None and self.target is None and self._asked.needs_no_folds and is_uncounted(X):
             return self._fit_uncounted(X)
         data = self._validated(X, reset=True)
-        self._asked.check_count(self.n_features_in_, self._names())  # refused before the pass
+        self._asked.check_count(self.n_features_in_, self._names())  # checked before the pass
         wide = self._asked.is_wide(data.shape)
         if wide or not (isinstance(data, Source) and data.processes and active_client() is not None):
-            check_where(self.where, data)  # refused before the pass
+            check_where(self.where, data)  # checked before the pass
         if self.target is not None:
             return self._fit_to(data, y, sample_weight)
-        if wide and not lazy.is_stored(sample_weight):  # less memory than the Gram, also to be read
-            apart = folds_in_memory(data, y, self._asked)  # refused before the reading
+        if wide and not lazy.is_stored(sample_weight):  # the rows take less memory than the Gram
+            apart = folds_in_memory(data, y, self._asked)  # checked before reading
             block = data.read(0, data.shape[0]) if isinstance(data, Source) else dense(data)
             return self._pick_from_rows(Rows.of(block, sample_weight, nan=self.nan, names=self._names(), apart=apart))
         return self._pick(self._read(data, y, sample_weight))
 
     def _read(self, data: Any, y: Any, sample_weight: Any) -> Moments:
-        """Return the moments of rows; where the products of all columns do not fit into memory, those of candidates."""
+        """Return the moments of rows; if they do not fit into memory, those of candidates only."""
         asked = self._asked
         stored = isinstance(data, Source)
         w = sample_weight if stored else row_weights(sample_weight, data.shape[0])
@@ -240,12 +240,12 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
         return band_of_candidates(source, k, asked.problem, folds=asked.folds, say=told, weights=w, nan=self.nan)
 
     def fit_moments(self, moments: Moments) -> Self:
-        """Pick columns from moments that were made before, by `scan` or loaded from an archive: no row is read.
+        """Pick columns from existing moments, returned by `scan` or loaded from an archive; no row is read.
 
         Parameters
         ----------
         moments : Moments
-            With folds if something is to be tuned.
+            The moments, with folds if something is tuned.
 
         Returns
         -------
@@ -258,9 +258,9 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
         return self._pick(moments)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Add a batch of rows to those seen so far, and pick anew: equal to ``fit`` on all of them.
+        """Add a batch of rows to those seen so far, and pick again: equal to ``fit`` on all rows.
 
-        Each call makes a selection, O(k n^2); for many small batches add up `Moments` and call ``fit_moments`` once.
+        Each call makes a selection, O(k n^2); for many small batches, merge `Moments` and call ``fit_moments`` once.
 
         Parameters
         ----------
@@ -280,8 +280,8 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
         self._refuse_target("partial_fit")
         if lazy.is_stored(X):
             raise WrongKindError(
-                f"partial_fit takes a batch of rows in memory; got {type(X).__module__}.{type(X).__qualname__}. "
-                "Use fit, which reads it block by block."
+                f"partial_fit needs a batch of rows in memory; got {type(X).__module__}.{type(X).__qualname__}. "
+                "Use fit, which reads the data block by block."
             )
         known = hasattr(self, "selection_")
         batch = dense(self._validated(X, reset=not known))
@@ -294,10 +294,10 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
         return self._pick(parts.moments(options, self._names()), parts=parts)
 
     def transform(self, X: Any) -> Any:
-        """Keep the picked columns, in the order they have in the data.
+        """Return the picked columns, in the order of the data.
 
-        Arrays, sparse matrices and data frames give their own kind; Dask collections stay lazy, with their chunks;
-        stored matrices give a Dask array, a DataArray gives a DataArray.
+        Arrays, sparse matrices and data frames return the same type; Dask collections stay lazy, with their chunks;
+        stored matrices return a Dask array, a DataArray returns a DataArray.
 
         Parameters
         ----------
@@ -322,8 +322,8 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
     def inverse_transform(self, X: Any) -> Any:
         """Rebuild all columns from the picked ones, undoing centring and scaling.
 
-        Picked columns keep their values, unless ``objective="all"``. Dask collections stay lazy. Where the picked
-        columns have names, they are found by them.
+        Picked columns keep their values, unless ``objective="all"``. Dask collections stay lazy. If the picked columns
+        have names, they are matched by name.
 
         Parameters
         ----------
@@ -354,15 +354,16 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the share of the squared norm of X, centred and scaled as in ``fit``, that is explained.
 
-        1 is best. On the data of ``fit`` it is one minus the last loss over the loss before the first pick. What is
-        not in memory is read once. With ``nan="mean"`` gaps are filled with the means of ``fit``, as in ``transform``.
+        1 is best. On the data of ``fit`` it is one minus the last loss over the loss before the first pick. Data that
+        are not in memory are read once. With ``nan="mean"`` gaps are filled with the means of ``fit``, as in
+        ``transform``.
 
         Parameters
         ----------
         X : array-like, sparse matrix, data frame, Dask collection, DataArray, AnnData or path
             Rows with the columns of ``fit``.
         y : array-like of shape (n_samples,), default=None
-            With a ``target``, of whose variation the share is returned; else ignored.
+            With a ``target``, the values of which the explained share is returned; otherwise ignored.
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative row weights.
 
@@ -387,14 +388,14 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
         return float(evaluate.explained_share(loss, start))
 
     def __sklearn_tags__(self) -> Tags:
-        """Describe what the estimator takes."""
+        """Describe the accepted input."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = self.nan != "raise"
         return tags
 
     def __repr__(self, N_CHAR_MAX: int = 250) -> str:
-        """Print in few characters, as scikit-learn does but for less of long parameters."""
+        """Return a short representation, with long parameters abbreviated more than scikit-learn does."""
         return str(super().__repr__(min(N_CHAR_MAX, 250)))
 
     def _get_support_mask(self) -> NDArray[np.bool_]:

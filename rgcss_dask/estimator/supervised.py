@@ -1,4 +1,4 @@
-"""Columns picked to carry y: y becomes columns beside those of X, which are targets."""
+"""Selection for y: y becomes target columns next to the columns of X."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from rgcss_dask.sources.registry import open_source
 
 
 def beside_y(data: Any, y: Any, names: tuple[str, ...] | None, classes: Any = None) -> tuple[Source, Targets]:
-    """Return a source of the columns of X and of y, and what y became."""
+    """Return a source of the columns of X and y, and the targets made from y."""
     if y is None:
-        raise ValueError("target asks for y: give fit(X, y).")
+        raise ValueError("a target needs y, and none was given: call fit(X, y).")
     source = data if isinstance(data, Source) else open_source(data)
-    source.names = source.names or names  # those of a frame
+    source.names = source.names or names  # the names of a frame
     targets = Targets.of(y, source.shape[0], classes)
     return with_targets(source, targets), targets
 
 
 def carrying_y(problem: Problem, moments: Moments, targets: Targets, share: float) -> Problem:
-    """Return the problem for moments of X and y: the columns of y are targets, each class counts alike.
+    """Return the problem for moments of X and y: the columns of y are targets, and each class counts alike.
 
-    Of classes, indicators that are whitened: what counts is the share of each that is explained, so that their weight
-    is one over how often they occur.
+    Indicators of classes are whitened: each counts by its explained share, so its weight before scaling is 1 over the
+    frequency of the class.
     """
     q = len(targets.names)
     n = moments.n - q
@@ -66,14 +66,14 @@ def carrying_y(problem: Problem, moments: Moments, targets: Targets, share: floa
 
 
 def share_of(target: str, aims: Aims) -> float:
-    """Return how much of the loss y makes up: all of it, or half where nothing else is said."""
+    """Return the share of y in the loss: all, or by default half with target="both"."""
     if target == "y":
         return 1.0
     return 0.5 if aims.target_share in (None, 1.0) else float(aims.target_share)
 
 
 def _with_more(given: Any, n: int, q: int, beyond: float) -> Any:
-    """Return what columns are centred or divided by, with nothing done to those of y where values were given."""
+    """Extend given values for centring or scaling by neutral values for the columns of y."""
     if np.ndim(given) == 0:
         return given
     values = np.asarray(given, dtype=np.float64)
@@ -81,14 +81,14 @@ def _with_more(given: Any, n: int, q: int, beyond: float) -> Any:
 
 
 class CarriesY(Picks):
-    """An estimator whose picks may be those that carry y best."""
+    """An estimator that can pick the columns that explain y best."""
 
     target: str | None
     aims: Aims | None
     _targets: Targets
 
     def _fit_to(self, data: Any, y: Any, sample_weight: Any) -> Any:
-        """Pick the columns that carry y, or X and y."""
+        """Pick the columns that explain y, or X and y."""
         asked = self._asked
         source, self._targets = beside_y(data, y, self._names())
         shown = None if isinstance(data, Source) else False
@@ -98,7 +98,7 @@ class CarriesY(Picks):
         return self._pick(moments, carrying=carrying_y(asked.problem, moments, self._targets, share))
 
     def _score_of_y(self, source: Source, y: Any, sample_weight: Any) -> float:
-        """Return the share that is explained of what was to be carried."""
+        """Return the explained share of the targets."""
         joined, _ = beside_y(source, y, self._names(), self._targets.classes)
         model = Rebuild.of(self.selection_, self._all_weights)
         seen = scan(joined, weights=sample_weight, nan=self.nan, progress=False)
@@ -106,6 +106,6 @@ class CarriesY(Picks):
         return float(evaluate.explained_share(loss, start))
 
     def _refuse_target(self, method: str) -> None:
-        """Refuse ways to fit that have no y."""
+        """Refuse fit methods without y."""
         if self.target is not None:
             raise ValueError(f"target={self.target!r} needs X and y in one pass; {method} has none. Use fit(X, y).")

@@ -1,1 +1,1 @@
-"""Files and objects, here and at URLs: written whole, tried again, claimed by one writer, never over others'."""
+"""Files and objects, local and at URLs: atomic writes, retries, claims for one writer, checks of outputs."""

@@ -1,4 +1,4 @@
-"""Files at a local path or an fsspec URL: whole ones, written in one step."""
+"""Files at a local path or an fsspec URL, written atomically."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rgcss_dask.runtime.process_identity import is_left, token
 
 T = TypeVar("T")
 ONCE = {"total_max_attempts": 1, "mode": "standard"}  # for botocore
-LARGE = 100 * 2**20  # bytes from which on s3fs writes an object in parts
-DRAFT = r"\.[0-9a-f]{32}\.draft"  # how the name of a file ends before it is whole
+LARGE = 100 * 2**20  # bytes; s3fs uploads larger objects in parts
+DRAFT = r"\.[0-9a-f]{32}\.draft"  # ending of the temporary name of a file
 _DRAFT = re.compile(r"(.*)\.([0-9a-f]{32})\.draft", re.DOTALL)
-NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # what file systems without hard links answer
+NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # errors of file systems without hard links
 
-# Protocol -> the extra of this package that brings what it needs.
+# Protocol -> the extra of this package that installs its dependencies.
 EXTRAS = {
     "s3": "s3",
     "s3a": "s3",
@@ -44,7 +44,7 @@ def is_url(address: str) -> bool:
 
 
 def in_order(addresses: Iterable[str]) -> list[str]:
-    """Sort as people count: day-2 comes before day-10."""
+    """Sort in natural order: day-2 comes before day-10."""
 
     def key(address: str) -> tuple[Any, ...]:
         parts = re.split(r"([0-9]+)", address)  # text and digits by turns
@@ -54,30 +54,30 @@ def in_order(addresses: Iterable[str]) -> list[str]:
 
 
 def order_in_words(addresses: Sequence[str]) -> str:
-    """Say in which order files or archives are read."""
+    """Describe the order in which files or archives are read."""
     shown = addresses if len(addresses) <= 4 else [*addresses[:3], "...", addresses[-1]]
     return f"{', '.join(shown)} ({len(addresses)} in this order)"
 
 
 def options_of(address: str, storage_options: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the storage options, with botocore told to ask once: `Retry` alone asks again."""
+    """Return the storage options, with retries of botocore turned off: only `Retry` retries."""
     options = dict(storage_options or {})
     if address.split("://")[0] not in ("s3", "s3a"):
         return options
     set_by_user = options.get("config_kwargs", fsspec.config.conf.get("s3", {}).get("config_kwargs", {}))
     # Without concurrency an object is read in one request. Otherwise s3fs asks for its size first, and joins parts of
-    # large ones without looking whether each has the length it should have.
+    # large objects without checking the length of each part.
     return {"max_concurrency": 1, **options, "config_kwargs": {"retries": ONCE, **set_by_user}}
 
 
 def tried_once(fs: Any) -> None:
-    """Have s3fs ask once too, for which it has no option, where the file system was made with `options_of`."""
+    """Turn off retries of s3fs, which has no option for that, if the file system was made with `options_of`."""
     if "s3" in fs.protocol and "total_max_attempts" in fs.config_kwargs.get("retries", ()):
         fs.retries = 1
 
 
 def filesystem(address: str, storage_options: dict[str, Any] | None = None) -> tuple[Any, str]:
-    """Return the fsspec file system of an address and the path in it."""
+    """Return the fsspec file system of an address, and the path within it."""
     try:
         fs, path = fsspec.core.url_to_fs(address, **options_of(address, storage_options))
     except ImportError as error:
@@ -94,14 +94,14 @@ def filesystem(address: str, storage_options: dict[str, Any] | None = None) -> t
 
 @dataclass(frozen=True, repr=False)
 class Folder:
-    """A folder, local or remote, in which files appear whole or not at all."""
+    """A local or remote folder in which files are written atomically."""
 
     url: str  # or path; may hold a password
     storage_options: dict[str, Any] = field(default_factory=dict, hash=False)
     retry: Retry = field(default_factory=Retry.configured)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the file system: another process makes its own."""
+        """Leave out the file system: each process creates its own."""
         return {name: value for name, value in self.__dict__.items() if name != "_where"}
 
     def __repr__(self) -> str:
@@ -109,7 +109,7 @@ class Folder:
 
     @property
     def address(self) -> str:
-        """Where it is, as it may be shown and kept."""
+        """The address without secrets."""
         return without_secrets(self.url)
 
     @cached_property
@@ -123,7 +123,7 @@ class Folder:
 
     @property
     def is_web(self) -> bool:
-        """Whether a web server shows the folder: what is in it can only be read."""
+        """Whether the folder is on a web server, which can only be read."""
         return self.address.startswith(("http://", "https://"))
 
     @property
@@ -137,7 +137,7 @@ class Folder:
         return (protocol,) if isinstance(protocol, str) else tuple(protocol)
 
     def _tried(self, verb: str, name: str, ask: Callable[[], T]) -> T:
-        """Ask the store; one on this machine once."""
+        """Call ``ask``, with retries if the folder is remote."""
         return ask() if self.is_local else self.retry(verb, f"{self.address}/{name}".rstrip("/"), ask)
 
     def within(self, name: str) -> Folder:
@@ -145,7 +145,7 @@ class Folder:
         return Folder(f"{self.url.rstrip('/')}/{name}", self.storage_options, self.retry)
 
     def read(self, name: str, stop: int | None = None) -> bytes | None:
-        """Return what a file holds, or its first bytes, or None if there is no such file."""
+        """Return the content of a file, or its first bytes, or None if it does not exist."""
         fs, root = self._where
         part = {} if stop is None else {"start": 0, "end": stop}
         try:
@@ -158,7 +158,7 @@ class Folder:
             raise
 
     def exists(self, name: str) -> bool:
-        """Look for a file, without trusting a listing made earlier."""
+        """Tell whether a file exists, without using a cached listing."""
         fs, root = self._where
         if self.is_local:
             return Path(root, name).exists()
@@ -170,9 +170,9 @@ class Folder:
         return True
 
     def write(self, name: str, *pieces: bytes | memoryview) -> None:
-        """Write a file: a reader finds the old one or the new one, never a part."""
+        """Write a file atomically: a reader finds the old or the new content, never a part."""
         root = self._where[1]
-        if not self.is_local:  # object stores show an object when it is complete
+        if not self.is_local:  # object stores write objects atomically
             self._put(name, b"".join(pieces))
             return
         path = Path(root, name)
@@ -180,10 +180,10 @@ class Folder:
             draft.replace(path)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a file unless there is one, and return whether it was written; of several that try, one succeeds.
+        """Write a file unless it exists; return whether it was written. Of several concurrent calls, one succeeds.
 
-        Object stores other than S3, and those that do not know conditions, let the last of several succeed too that try
-        in the same instant.
+        In object stores other than S3, and in those without conditional writes, several calls at the same instant may
+        all succeed; the last one wins.
         """
         if not self.is_local:
             return self._create_remote(name, content)
@@ -206,9 +206,9 @@ class Folder:
         except FileExistsError:
             return False
         except StoreError as error:
-            if status_of(error) == 412:  # the condition is not met: as above, from stores that say less
+            if status_of(error) == 412:  # the file exists: as above, from stores with less specific errors
                 return False
-            if status_of(error) != 501:  # conditions are not implemented
+            if status_of(error) != 501:  # conditional writes are not implemented
                 raise
         self._put(name, content)
         return True
@@ -218,7 +218,7 @@ class Folder:
         if "s3" not in self._protocols or len(content) < LARGE:
             self._tried("written", name, lambda: fs.pipe_file(f"{root}/{name}", content))
             return
-        # In parts: botocore sends again the one that failed, so that not all of them have to go again.
+        # In parts: botocore retries the failed part, so that the others are not sent again.
         once = options_of(self.url, self.storage_options)
         retries = {"total_max_attempts": self.retry.tries, "mode": "standard"}
         options = {**once, "max_concurrency": 10, "config_kwargs": {**once["config_kwargs"], "retries": retries}}
@@ -234,27 +234,28 @@ class Folder:
             found = self._tried("listed", "", lambda: fs.ls(root, detail=False))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        inside = (str(entry) for entry in found if str(entry).rstrip("/") != root.rstrip("/"))  # not the folder itself
+        # Without the folder itself.
+        inside = (str(entry) for entry in found if str(entry).rstrip("/") != root.rstrip("/"))
         return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in inside)
 
     def count(self, name: str) -> int:
-        """Count the files of a folder in this one, and of all in it."""
+        """Count the files in a subfolder, recursively."""
         fs, root = self._where
         fs.invalidate_cache()
         return len(self._tried("listed", name, lambda: fs.find(f"{root}/{name}")))
 
     def remove(self, name: str = "") -> None:
-        """Remove a file or a folder with all in it, if it is there."""
+        """Remove a file, or a folder with its content, if it exists."""
         fs, root = self._where
         path = f"{root}/{name}" if name else root
         fs.invalidate_cache()
         try:
             self._tried("removed", name, lambda: fs.rm(path, recursive=True))
         except FileNotFoundError:
-            pass  # another process of the same pass was first
+            pass  # another process removed it first
 
     def remove_empty(self) -> None:
-        """Remove the folder itself if there is nothing in it; an object store has no such folders."""
+        """Remove the folder itself if it is empty; object stores have no empty folders."""
         if self.is_local:
             with suppress(OSError):
                 os.rmdir(self.root)
@@ -262,7 +263,7 @@ class Folder:
 
 @contextmanager
 def _draft_of(path: Path, pieces: Sequence[bytes | memoryview]) -> Iterator[Path]:
-    """Write a file beside the one that it is to become; what is left of it, or of those of the dead, is removed."""
+    """Write a draft beside the final file; remove drafts that are left, also those of dead processes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{token()}.draft")
     try:
@@ -276,7 +277,7 @@ def _draft_of(path: Path, pieces: Sequence[bytes | memoryview]) -> Iterator[Path
 
 
 def drop_drafts(folder: Path, names: re.Pattern[str]) -> None:
-    """Remove what processes that have ended had not yet given its name."""
+    """Remove drafts that dead processes have left."""
     for name in os.listdir(folder):
         found = _DRAFT.fullmatch(name)
         if found and names.fullmatch(found[1]) and is_left(found[2]):
@@ -284,7 +285,7 @@ def drop_drafts(folder: Path, names: re.Pattern[str]) -> None:
 
 
 def _link(draft: Path, path: Path) -> None:
-    """Give a whole file its name, if that is free: unlike a renaming, a link does not replace what is there."""
+    """Give a complete file its final name, if that is free: a link, unlike a rename, replaces nothing."""
     try:
         os.link(draft, path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A matrix written to Zarr row by row, out of core: a draft that can be gone on with, then renamed."""
+"""Writing a matrix to Zarr row by row, out of core: a draft that can be resumed, then renamed."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from rgcss_dask.io.files import Folder, is_url
 from rgcss_dask.io.zarr_store import CODECS, COLUMN_NAMES
 
 CHUNK_BYTES = 2**24
-ENDING = ".draft"  # of the name of a folder beside the target, in which there are
-MATRIX = "matrix.zarr"  # what is written so far, and
-RECORD = "draft.json"  # what it is made from and how many rows are written, with a
+ENDING = ".draft"  # of the draft folder beside the target, which contains
+MATRIX = "matrix.zarr"  # the rows written so far, and
+RECORD = "draft.json"  # the origin of the rows and the number of rows written, with a
 MARK, FORMAT = "rgcss_dask_draft", 1
 
-Block = NDArray[Any]  # of rows
-Blocks = Callable[[int], Iterable[Block]]  # rows from the given one on, in blocks of any length
+Block = NDArray[Any]  # consecutive rows
+Blocks = Callable[[int], Iterable[Block]]  # yields rows from the given one on, in blocks of any length
 Told = Callable[[int], None]
-Identity = Callable[[], dict[str, Any] | None]  # anything JSON that tells rows from others; None if nothing can tell
+Identity = Callable[[], dict[str, Any] | None]  # JSON that identifies the rows; None if unknown
 
 
 def chunk_rows(n: int, dtype: np.dtype[Any]) -> int:
-    """Return the rows of a chunk: whole rows, some 16 MB."""
+    """Return the number of rows per chunk, for chunks of whole rows of some 16 MB."""
     return max(1, CHUNK_BYTES // (n * dtype.itemsize))
 
 
@@ -48,15 +48,15 @@ def write_matrix(
     chunk: int | None = None,
     told: Told | None = None,
 ) -> int:
-    """Write blocks of rows to a Zarr array (format 3, crc32c) and return how many rows there are.
+    """Write blocks of rows to a Zarr array (format 3, crc32c), and return the number of rows.
 
-    What is under ``path`` appears when it is complete. Until then a draft lies beside it; the same call again goes on
-    where it ended, if ``made_from`` returns the same, and begins anew otherwise.
+    The array appears under ``path`` when it is complete. Until then a draft lies beside it; the same call resumes the
+    draft if ``made_from`` returns the same, and starts again otherwise.
     """
     final, chunk = checked_target(path), chunk or chunk_rows(n, dtype)
     layout = {"columns": n, "dtype": dtype.str, "chunk": chunk}
     folder, claim = Folder(str(final.parent)), f"{final.name}.{CLAIM}"
-    with claimed(folder, claim):  # before the draft is looked at: two at once would write into the same one
+    with claimed(folder, claim):  # first, so that two calls do not write to the same draft
         draft = _Draft(final.with_name(final.name + ENDING), _identity(made_from, layout), (chunk, n))
         if final.exists():
             return draft.cleared(final)
@@ -72,7 +72,7 @@ def write_matrix(
                 told(len(block))
         if done == 0:
             draft.remove()
-            raise ValueError(f"there are no rows to write to {final}.")
+            raise ValueError(f"there must be rows to write; there are none for {final}.")
         draft.check(_identity(made_from, layout))
         _finish(array, attributes or {}, names)
         refuse_lost(folder, claim)
@@ -81,40 +81,40 @@ def write_matrix(
 
 
 def checked_target(path: str | Path) -> Path:
-    """Return where to write, or say why not there."""
+    """Return the absolute path of the target, or raise an error if it cannot be written."""
     if is_url(str(path)):
         raise ValueError(f"the target must be a local path; got {path}. Write it locally and copy it.")
     final = Path(path).expanduser().absolute()
     if final.exists() and not _may_be_left(final):
         raise _taken(final)
     if not final.parent.is_dir():
-        raise FileNotFoundError(f"the folder {final.parent} is not there. Make it first, or give another path.")
+        raise FileNotFoundError(f"the folder {final.parent} does not exist. Create it first, or give another path.")
     return final
 
 
 def _may_be_left(final: Path) -> bool:
-    """Tell whether there is something beside the target that a killed process may have left, to be removed first."""
-    ours = (final.name + ENDING, f"{final.name}.{CLAIM}")  # claims on claims of the dead begin like the second
+    """Tell whether a draft or claim lies beside the target, which a killed process may have left."""
+    ours = (final.name + ENDING, f"{final.name}.{CLAIM}")  # claims on claims begin like the second
     return any(name == ours[0] or name.startswith(ours[1]) for name in os.listdir(final.parent))
 
 
 def _taken(final: Path) -> FileExistsError:
-    return FileExistsError(f"{final} is there already. Remove it, or give another name.")
+    return FileExistsError(f"{final} exists already. Remove it, or give another name.")
 
 
 @dataclass(frozen=True)
 class _Draft:
-    """A folder with a matrix that is being written, and a record beside it that is our mark on both.
+    """A folder with a matrix that is being written, and a record that marks the folder as ours.
 
-    The record is there before the matrix and goes after it, so that a draft is known for one at any moment.
+    The record is written before the matrix and removed after it, so that a draft is recognised at any moment.
     """
 
     path: Path
-    made_from: Any  # JSON, or None where it cannot be told
+    made_from: Any  # JSON, or None if unknown
     chunks: tuple[int, int]
 
     def opened(self, dtype: np.dtype[Any]) -> tuple[zarr.Array[Any], int]:
-        """Return the matrix and how many rows of it are written: those of an earlier call, if it had the same rows."""
+        """Return the matrix and the number of rows written so far, by an earlier call with the same rows."""
         if self.path.exists():
             rows = self._rows_of_the_same()
             if rows is not None and (self.path / MATRIX / "zarr.json").is_file():
@@ -130,31 +130,31 @@ class _Draft:
             chunks=self.chunks,
             dtype=dtype,
             compressors=CODECS,
-            config={"write_empty_chunks": True},  # a missing chunk must always mean a lost one
+            config={"write_empty_chunks": True},  # so that a missing chunk always means a lost chunk
         )
         return array, 0
 
     def note(self, rows: int) -> None:
-        """Write down how many rows are written."""
+        """Record the number of rows written."""
         note = self.path / f"{RECORD}.part"
         note.write_text(json.dumps({MARK: FORMAT, "rows": rows, "made_from": self.made_from}))
         note.replace(self.path / RECORD)
 
     def check(self, now: Any) -> None:
-        """Refuse if the rows became others while they were read."""
+        """Refuse if the source changed while its rows were read."""
         if now != self.made_from:
             raise ValueError(
-                f"the rows changed while they were written to {self.path}, which may hold old and new ones. Make the "
-                "same call again when they no longer change: it begins anew."
+                f"the rows must not change while they are written to {self.path}; they did, so it may hold old and new "
+                "rows. Make the same call again when they no longer change: it starts again."
             )
 
     def publish(self, final: Path) -> None:
-        """Give the matrix its name, and remove what is left."""
+        """Rename the matrix to its final name, and remove the draft."""
         (self.path / MATRIX).rename(final)
         self.remove()
 
     def cleared(self, final: Path) -> int:
-        """Finish what was killed after the matrix had its name; if it was anything else, refuse."""
+        """Clean up after a call that was killed after renaming; refuse a target of any other origin."""
         rows, waits = self._rows_of_the_same(), (self.path / MATRIX).exists()
         if not waits and self._is_ours():
             self.remove()
@@ -163,9 +163,9 @@ class _Draft:
         return rows
 
     def remove(self) -> None:
-        """Remove the draft, the record last; refuse what is something else."""
+        """Remove the draft, the record last; refuse a folder that is not a draft."""
         if not self._is_ours():
-            raise FileExistsError(f"{self.path} is where rows are written first, and is something else. Move it away.")
+            raise FileExistsError(f"{self.path} must be free for the draft; it is something else. Move it away.")
         shutil.rmtree(self.path / MATRIX, ignore_errors=True)
         for name in (f"{RECORD}.part", RECORD):
             (self.path / name).unlink(missing_ok=True)
@@ -203,7 +203,7 @@ def _finish(array: zarr.Array[Any], attributes: dict[str, Any], names: Sequence[
 
 
 def _whole_chunks(blocks: Iterable[Block], chunk: int) -> Iterator[Block]:
-    """Cut blocks anew so that all but the last have the rows of a chunk: a chunk is written once."""
+    """Regroup blocks into whole chunks, except the last, so that each chunk is written once."""
     waiting: list[Block] = []
     held = 0
     for block in blocks:

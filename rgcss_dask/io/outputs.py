@@ -1,4 +1,4 @@
-"""Where something may be written: never over what is read, and over the files of others only when asked."""
+"""Checks of output paths: never over inputs, and over files of other origin only when asked."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from rgcss_dask.io.files import Folder, is_url, place_of
 
 SAME = {"s3a": "s3", "gcs": "gs", "az": "abfs"}  # protocols with two names
-HEAD = 1024  # bytes at the beginning of a file, among which its mark is
+HEAD = 1024  # bytes at the beginning of a file that contain its mark
 
 
 class Places:
-    """Places that are read, or written by something else, and so must not be written over."""
+    """Places that are inputs, or other outputs, and must not be overwritten."""
 
     def __init__(self, addresses: Iterable[str | Path] = ()) -> None:
         self._at: dict[Hashable, str] = {}
@@ -23,13 +23,13 @@ class Places:
             self.add(address)
 
     def add(self, address: str | Path) -> None:
-        """Take one more."""
+        """Add a place."""
         first, *above = _chain(str(address))
         self._at[first] = str(address)
         self._above |= dict.fromkeys(above, str(address))
 
     def touched(self, output: str | Path) -> str:
-        """Say how an output would be, contain or lie within one of them; nothing for not at all."""
+        """Describe how an output coincides with, contains or lies within one of the places; empty if it does not."""
         for chain in _chains(str(output)):
             if chain[0] in self._at:
                 return f"is {self._at[chain[0]]}"
@@ -42,17 +42,17 @@ class Places:
 
 
 def refuse_inputs(output: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Refuse an output that is, contains or lies within something that is read, whichever way they are spelled."""
+    """Refuse an output that is, contains or lies within an input, however the paths are spelled."""
     touched = Places(inputs).touched(output)
     if touched:
         raise FileExistsError(
-            f"what is read must not be written over: the output {output} {touched}, which is an input. Give another "
-            "path for the output."
+            f"inputs must not be overwritten: the output {output} {touched}, which is an input. Give another path for "
+            "the output."
         )
 
 
 def refuse_others(path: str | Path, mark: bytes, what: str, *, overwrite: bool) -> tuple[Folder, str]:
-    """Return where to write a file; refuse one that is there and has not the mark of what is to be written."""
+    """Return the place of an output file; refuse an existing file without the mark of this kind of file."""
     folder, name = place_of(path)
     try:
         head = None if folder.is_web else folder.read(name, HEAD)
@@ -60,17 +60,17 @@ def refuse_others(path: str | Path, mark: bytes, what: str, *, overwrite: bool) 
         head = b""
     local = Path(folder.root, name)
     if folder.is_local and local.exists() and not local.is_file():
-        raise FileExistsError(f"{path} must be a file; it is a folder or a device. Give another path.")
+        raise FileExistsError(f"{path} must be a regular file; it is a folder or a device. Give another path.")
     if head is not None and mark not in head and not overwrite:
         raise FileExistsError(
-            f"{path} is there already, and is not {what} that was made here. Give another path, or overwrite=True "
+            f"{path} exists already, and is not {what} written by this package. Give another path, or overwrite=True "
             "(--overwrite) to replace it."
         )
     return folder, name
 
 
 def _chains(output: str) -> Iterator[list[Hashable]]:
-    """Yield the chain of what an output leads to and, for a symbolic link, of the link itself."""
+    """Yield the chain of the target of an output and, for a symbolic link, of the link itself."""
     yield _chain(output)
     path = _local(output)
     if path is not None and path.is_symlink():
@@ -78,7 +78,7 @@ def _chains(output: str) -> Iterator[list[Hashable]]:
 
 
 def _chain(address: str) -> list[Hashable]:
-    """Return a key of a place, then of all that it lies in; equal keys are the same place, however it is spelled."""
+    """Return a key of a place, then keys of its parents; equal keys mean the same place, however it is spelled."""
     path = _local(address)
     if path is not None:
         real = Path(os.path.realpath(path))
@@ -90,7 +90,7 @@ def _chain(address: str) -> list[Hashable]:
 
 
 def _key(path: Path) -> Hashable:
-    """Identify a file by its inode, which does not depend on the case of letters or the mount."""
+    """Identify a file by its inode, which does not depend on letter case or mounts."""
     try:
         status = path.stat()
     except OSError:
@@ -99,12 +99,12 @@ def _key(path: Path) -> Hashable:
 
 
 def _plain(address: str) -> str:
-    """Return the file or folder that a chain of addresses, such as zip://a::s3://b/c.zip, leads to in the end."""
+    """Return the last address of a chain such as zip://a::s3://b/c.zip."""
     return address.split("::")[-1] if is_url(address) else address
 
 
 def _local(address: str) -> Path | None:
-    """Return the path of what is on this machine, as it is spelled."""
+    """Return the absolute path of a local address, without resolving links; None for URLs."""
     plain = _plain(address)
     for protocol in ("file://", "local://"):
         plain = plain.removeprefix(protocol)

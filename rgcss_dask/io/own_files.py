@@ -1,4 +1,4 @@
-"""What of this package's own is at a path, told by its mark: one given for another is met by its name."""
+"""Recognising files of this package by their marks, so that an error can say what was given instead."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.io.files import is_url
 
 RESULT = "rgcss_dask result"  # the entry "kind" of a result
-ARCHIVE = "rgcss_dask"  # the attribute of a Zarr group that holds moments
-HEAD = 1024  # bytes of a file among which its mark is
+ARCHIVE = "rgcss_dask"  # the attribute of a Zarr group with moments
+HEAD = 1024  # bytes at the beginning of a file that contain its mark
 
 WAYS = {
-    ("rows", "moments"): "holds moments, which were made of rows: ask them with rgcss select {} -k 10",
-    ("rows", "a result"): "is a result: rgcss report {} -o report.html shows it",
-    ("moments", "a result"): "is a result, which was picked from moments: rgcss report {} -o report.html shows it",
-    ("moments", "rows"): "holds rows: make moments of them with rgcss scan {} -o moments.zarr",
+    ("rows", "moments"): "holds moments, which were made from rows: pick columns from them with rgcss select {} -k 10",
+    ("rows", "a result"): "is a result: show it with rgcss report {} -o report.html",
+    ("moments", "a result"): "is a result, which was made from moments: show it with rgcss report {} -o report.html",
+    ("moments", "rows"): "holds rows: make moments from them with rgcss scan {} -o moments.zarr",
     ("a result", "moments"): "holds moments: pick columns from them with rgcss select {} -k 10 -o result.json",
     ("a result", "rows"): "holds rows: pick columns from them with rgcss select {} -k 10 -o result.json",
 }
 
 
 def refuse_wrong(address: str | Path, needed: str) -> None:
-    """Refuse a local path of another kind than is needed, rows, moments or a result, and say what it is good for."""
+    """Refuse a local path of another kind than needed (rows, moments or a result), and suggest a command for it."""
     way_out = None if is_url(str(address)) else WAYS.get((needed, _kind_at(Path(address).expanduser())))
     if way_out is not None:
         verb = "is" if needed == "a result" else "are"
@@ -34,7 +34,7 @@ def refuse_wrong(address: str | Path, needed: str) -> None:
 
 
 def _kind_at(path: Path) -> str:
-    """Return what is at a path; nothing if that cannot be told."""
+    """Return the kind of the file or folder at a path; empty if unknown."""
     with suppress(OSError):
         if path.is_file():
             with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""How often an object store is asked, and what is said when it does not answer: the one place for both."""
+"""Retries of requests to object stores, and the errors after the last retry."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rgcss_dask.io.safe_text import without_secrets
 
 T = TypeVar("T")
 
-# Answers after which the same question may have another answer. 400 is one of them for these reasons only.
+# HTTP statuses after which a retry may succeed; of 400 only with these codes.
 STATUS = (408, 409, 425, 429, 500, 502, 503, 504, 509)
 CODES = ("RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "SlowDown", "InternalError")
-# Kinds of errors in which no answer came, or not all of it: of botocore, aiohttp, urllib3 and Python.
+# Errors of a missing or incomplete response, of botocore, aiohttp, urllib3 and Python.
 NO_ANSWER = {"ConnectionError", "HTTPClientError", "ClientConnectionError", "ClientPayloadError", "TimeoutError"} | {
     "IncompleteRead",
     "IncompleteReadError",
@@ -28,32 +28,32 @@ NO_ANSWER = {"ConnectionError", "HTTPClientError", "ClientConnectionError", "Cli
 FINAL = (FileNotFoundError, PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)
 LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "adlfs")
 
-_random = random.Random()  # its own: nobody's seed is disturbed
+_random = random.Random()  # separate, so that seeds of users are not affected
 
 
 class StoreError(OSError):
-    """An object store did not answer, or not with what was asked for, as often as it was tried."""
+    """An object store did not answer a request, or not correctly, after all retries."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """How often to try, and how long to wait in between: twice as long each time, less a random part."""
+    """The number of tries, and the waits between them, which double each time, minus a random part."""
 
     tries: int = 8
     wait: float = 0.2  # seconds before the second try
-    most: float = 20.0  # seconds before any try
+    most: float = 20.0  # longest wait before a try, in seconds
 
     @classmethod
     def configured(cls) -> Retry:
-        """Return what Dask's configuration says under ``rgcss.store``; it travels to the workers with the task."""
+        """Return the settings of Dask's configuration under ``rgcss.store``; tasks carry them to the workers."""
         given = {name: dask.config.get(f"rgcss.store.{name}", getattr(cls, name)) for name in ("tries", "wait", "most")}
         tries, wait, most = int(given["tries"]), float(given["wait"]), float(given["most"])
         if tries < 1 or wait < 0 or most < 0:
-            raise ValueError(f"rgcss.store must have tries of at least 1 and waits that are not negative; got {given}.")
+            raise ValueError(f"rgcss.store must have tries of 1 or more and waits of 0 or more; got {given}.")
         return cls(tries, wait, most)
 
     def __call__(self, verb: str, place: str, function: Callable[[], T]) -> T:
-        """Call a function until it answers."""
+        """Call a function until it succeeds, or until the last try fails."""
         began = time.monotonic()
         for number, pause in enumerate(self._pauses(), 1):
             try:
@@ -80,7 +80,7 @@ class Retry:
 
 
 def _check(error: Exception, verb: str, place: str, number: int, tries: int, began: float) -> None:
-    """Return if it is worth another try; otherwise raise, with the place."""
+    """Return if a retry may succeed; otherwise raise an error with the place."""
     if isinstance(error, StoreError) or not (isinstance(error, OSError) or _library(error) in LIBRARIES):
         raise error
     if number < tries and may_pass(error):
@@ -96,17 +96,17 @@ def _give_up(error: Exception, verb: str, place: str, number: int, seconds: floa
         raise error
     if isinstance(error, PermissionError):
         raise PermissionError(
-            f"{place} could not be {verb}: access was refused ({told}). Check the credentials and what they allow."
+            f"{place} could not be {verb}: access was refused ({told}). Check the credentials and their permissions."
         ) from error
     often = "once" if number == 1 else f"{number} times in {seconds:.1f} s"
-    way_out = "Make the same call again when the store is well: a pass with an archive goes on from its checkpoints"
+    way_out = "Make the same call again when the store is well: a pass with an archive resumes from its checkpoints"
     if not may_pass(error):
         way_out = "Check the address, the endpoint and the credentials"
     raise StoreError(f"{place} could not be {verb}; tried {often}, at last {told}. {way_out}.") from error
 
 
 def may_pass(error: BaseException) -> bool:
-    """Tell whether the same request may be answered another time."""
+    """Tell whether the same request may succeed later."""
     if {kind.__name__ for kind in type(error).__mro__} & NO_ANSWER:
         return True
     status, code = _answer(error)
@@ -116,12 +116,12 @@ def may_pass(error: BaseException) -> bool:
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status of the answer that an error stands for, if there was one."""
+    """Return the HTTP status of the response behind an error, if there was one."""
     return _answer(error)[0]
 
 
 def _answer(error: BaseException) -> tuple[int | None, str]:
-    """Return the HTTP status and the code of the answer that an error stands for, if there was one."""
+    """Return the HTTP status and the error code of the response behind an error, if there was one."""
     found: BaseException | None = error
     while found is not None:
         response: Any = getattr(found, "response", None)

@@ -1,4 +1,4 @@
-"""Text that may be shown and kept: without what would steer a terminal, and without the secrets of an address."""
+"""Safe text for display and storage: without terminal control characters, and without secrets in addresses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import unicodedata
 from typing import Any
 
-# What turns the direction of the text after it, or ends a line without being a line feed.
+# Characters that change the direction of text, and line separators other than the line feed.
 _TURNING = "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 _USER = re.compile(r"(?<=://)[^/?#\s@\"'<>]*(?:@[^/?#\s@\"'<>]*)*@")
@@ -17,7 +17,7 @@ _SECRET = re.compile(
 
 
 def plain(text: object) -> str:
-    """Write control characters, and those that turn text around, by their numbers: a name stays in its line."""
+    """Escape control characters and characters that change the direction of text: a name stays in its line."""
     return "".join(_plain(character) for character in str(text))
 
 
@@ -25,13 +25,13 @@ def _plain(character: str) -> str:
     if character.isascii() and character.isprintable():
         return character
     kind = unicodedata.category(character)
-    if kind == "Cs":  # half a pair of surrogates, which cannot be written at all
+    if kind == "Cs":  # an unpaired surrogate, which cannot be encoded
         return "?"
     return character.encode("unicode_escape").decode() if kind == "Cc" or character in _TURNING else character
 
 
 def without_secrets(address: object) -> str:
-    """Leave out the user and password of each URL in a text, and the values of parameters that let somebody in."""
+    """Remove user and password of each URL in a text, and the values of secret URL parameters."""
     text = str(address)
     if "://" not in text:
         return text
@@ -39,12 +39,12 @@ def without_secrets(address: object) -> str:
 
 
 def shown(text: object) -> str:
-    """Return lines of text as they may be shown to people."""
+    """Return lines of text that are safe to display."""
     return "\n".join(plain(line) for line in without_secrets(text).split("\n"))
 
 
 def kept(content: Any) -> Any:
-    """Leave out the secrets of every address in a JSON value, as it may be kept."""
+    """Remove the secrets of all addresses in a JSON value, before it is stored."""
     if isinstance(content, dict):
         return {without_secrets(key) if isinstance(key, str) else key: kept(value) for key, value in content.items()}
     if isinstance(content, list | tuple):

@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them."""
+"""Parsing of memory sizes such as "4 GB"."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rgcss_dask.compat import parse_bytes
 
 
 def parse_memory(memory: int | float | str) -> int:
-    """Read a number of bytes, given as a number or as text such as "4 GB"."""
+    """Return a number of bytes, given as a number or as text such as "4 GB"."""
     text = str(memory).lower().strip().removesuffix("ytes")
     try:
-        count = parse_bytes(text) if re.search(r"\d", text) else 0  # Dask takes "GB" for one of them, and "" for a byte
+        count = parse_bytes(text) if re.search(r"\d", text) else 0  # Dask reads "GB" as 1 GB, and "" as 1 byte
     except (ValueError, OverflowError):
         count = 0
     if not 1 <= count < 2**63:

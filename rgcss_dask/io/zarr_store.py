@@ -1,4 +1,4 @@
-"""A Zarr store at an fsspec URL, each request tried as often as `Retry` says, each error with its place."""
+"""A Zarr store at an fsspec URL, with retries by `Retry`, and errors that name the object."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rgcss_dask.io.files import filesystem, options_of, tried_once
 from rgcss_dask.io.retry import Retry
 
 COLUMN_NAMES = "column_names"  # attribute of a Zarr array: one name per column
-CODECS = (ZstdCodec(level=1), Crc32cCodec())  # of all that is written here: what flips in a chunk is found
+CODECS = (ZstdCodec(level=1), Crc32cCodec())  # of all arrays that are written: flipped bits in a chunk are detected
 METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 
 
@@ -23,28 +23,28 @@ def url_store(
     address: str, storage_options: dict[str, Any] | None, *, read_only: bool, retry: Retry | None = None
 ) -> RetryingStore:
     """Return the store at a URL."""
-    filesystem(address, storage_options)  # says which package is missing
+    filesystem(address, storage_options)  # raises an error that names a missing package
     options = options_of(address, storage_options)
     store = FsspecStore.from_url(address, storage_options=options, read_only=read_only)
     return RetryingStore(store, retry or Retry.configured())
 
 
 def named(store: Store) -> Store:
-    """Return a store whose errors have a place; one that the caller made is asked once: it has its own ways."""
+    """Return a store whose errors name the object; a store made by the caller is not retried."""
     return RetryingStore(store, Retry(tries=1)) if isinstance(store, FsspecStore) else store
 
 
 def fsspec_store(store: Store) -> FsspecStore | None:
-    """Return the store that asks fsspec, from within what is wrapped around it."""
+    """Return the fsspec store inside all wrappers, or None."""
     while isinstance(store, WrapperStore):
         store = store._store
     return store if isinstance(store, FsspecStore) else None
 
 
 class FreshStore(WrapperStore[Store]):
-    """A store at a place that nobody else knows of: metadata that was not written through it is not there.
+    """A store at a new place that no other process uses: metadata that was not written through it does not exist.
 
-    Zarr looks for metadata of a node and of all nodes above it before it writes one. In an object store each look is a
+    Zarr looks for the metadata of a node and of all its parents before it writes. In an object store each look is a
     request.
     """
 
@@ -53,7 +53,7 @@ class FreshStore(WrapperStore[Store]):
         self._written: dict[str, Buffer] = {}
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Return metadata that was written; the rest is asked for."""
+        """Return metadata that was written; read other objects from the store."""
         return self._written.get(key) if _is_metadata(key) else await super().get(key, prototype, byte_range)
 
     async def exists(self, key: str) -> bool:
@@ -61,13 +61,13 @@ class FreshStore(WrapperStore[Store]):
         return key in self._written if _is_metadata(key) else await super().exists(key)
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Write, and keep metadata in mind."""
+        """Write an object, and remember metadata."""
         await super().set(key, value)
         if _is_metadata(key):
             self._written[key] = value
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Write what was not written yet."""
+        """Write an object that does not exist yet."""
         if not await self.exists(key):
             await self.set(key, value)
 
@@ -77,7 +77,7 @@ def _is_metadata(key: str) -> bool:
 
 
 class RetryingStore(WrapperStore[FsspecStore]):
-    """A store whose requests are made again while that may help."""
+    """A store with retries."""
 
     def __init__(self, store: FsspecStore, retry: Retry) -> None:
         super().__init__(store)
@@ -86,7 +86,7 @@ class RetryingStore(WrapperStore[FsspecStore]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        tried_once(self._store.fs)  # a file system is made anew in each process, without what was set on it
+        tried_once(self._store.fs)  # each process creates its own file system, without the settings made on it
 
     def __str__(self) -> str:
         return str(self._store)
@@ -119,11 +119,11 @@ class RetryingStore(WrapperStore[FsspecStore]):
         return await self._retry.awaited("looked for", self.place(key), lambda: self._store.exists(key))
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Write an object: all of it appears, or nothing."""
+        """Write an object atomically."""
         await self._retry.awaited("written", self.place(key), lambda: self._store.set(key, value))
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Write an object that is not there yet."""
+        """Write an object that does not exist yet."""
         if not await self.exists(key):
             await self.set(key, value)
 
@@ -147,7 +147,7 @@ class RetryingStore(WrapperStore[FsspecStore]):
         return self._listed(prefix, lambda: self._store.list_prefix(prefix))
 
     def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """List what is directly under a prefix."""
+        """List the direct children of a prefix."""
         return self._listed(prefix, lambda: self._store.list_dir(prefix))
 
     async def _listed(self, prefix: str, ask: Callable[[], AsyncIterator[str]]) -> AsyncIterator[str]:

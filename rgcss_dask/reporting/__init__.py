@@ -1,4 +1,4 @@
-"""The report: one HTML file about a result, which needs nothing else to be read."""
+"""The report: one self-contained HTML file about a result."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.registry import open_source
 
 SAMPLES = 6  # rows shown beside their reconstruction
-GENERATOR = b'<meta name="generator" content="rgcss_dask report">'  # in page.html; by it a report is known
+GENERATOR = b'<meta name="generator" content="rgcss_dask report">'  # in page.html; the mark of a report
 
 
 @dataclass(frozen=True)
 class Written:
-    """Where a report was written, and what it says first."""
+    """The path of a written report, its first sentence, and the score on rows."""
 
     path: str
     sentence: str
-    score: float | None = None  #: share explained of the rows that were given
+    score: float | None = None  #: explained share of the given rows
 
     def __str__(self) -> str:
         return f"{self.path}: {self.sentence}"
@@ -51,9 +51,9 @@ def report(
     grid: Any = None,
     overwrite: bool = False,
 ) -> Written:
-    """Write a report about picked columns as one HTML file, and say how much of other rows they explain.
+    """Write a report about picked columns as one HTML file, optionally with their score on other rows.
 
-    It needs matplotlib, ``pip install 'rgcss-dask[report]'``, and the leading eigenvalues.
+    The report needs matplotlib, ``pip install 'rgcss-dask[report]'``, and computes the leading eigenvalues.
 
     Parameters
     ----------
@@ -62,17 +62,17 @@ def report(
     path : str or Path
         Where to write: a local path or an fsspec URL.
     rows : array-like, data frame or path, optional
-        Rows in anything that `scan` takes, with the same columns, in any order if they have names: rows that were held
-        back, for example. The page says what share of all of them is explained, with the weights of the selection, and
-        shows a few beside their reconstruction. They are read once.
+        Rows, for example held-out rows, in any form that `scan` takes, with the same columns, in any order if they have
+        names. The report gives the share of all of them that is explained with the weights of the selection, and shows
+        a few of them beside their reconstruction. They are read once.
     nan : {"raise", "drop", "mean"}, optional
-        What becomes of gaps in ``rows``, see `scan`; by default what became of them when the columns were picked.
+        Policy for missing values in ``rows``, see `scan`; by default that of the selection.
     stability : Stability, optional
-        What `stability` returned, to be shown too.
+        What `stability` returned, to be included.
     downstream : Downstream, optional
-        What `downstream` returned, to be shown too.
+        What `downstream` returned, to be included.
     image_shape : pair of int, optional
-        Rows and columns of the image that the columns are the pixels of, see `write_report`.
+        Height and width of the image whose pixels are the columns, see `write_report`.
     grid : pair or mapping of arrays, optional
         Coordinates of the columns, see `write_report`.
     overwrite : bool, default=False
@@ -81,7 +81,7 @@ def report(
     Returns
     -------
     Written
-        Where the report is, its first sentence, and the share that is explained of ``rows`` (``score``).
+        The path of the report, its first sentence, and the explained share of ``rows`` (``score``).
 
     Examples
     --------
@@ -114,26 +114,24 @@ def _of_as_many(result: Result, downstream: Downstream | None) -> Downstream | N
 
 
 def _nan_of(result: Result) -> str:
-    """Return what became of gaps when the columns were picked, or when the moments were made."""
+    """Return the policy for missing values of the selection, or of its moments."""
     asked = result.provenance.get("asked")
     told = asked if isinstance(asked, dict) and "nan" in asked else result.provenance
     return str(told.get("nan", "raise"))
 
 
 def result_of(answer: Any, trust: Trust | None = None) -> Result:
-    """Return all that a report shows."""
+    """Return everything that a report shows."""
     shown = {} if trust is None else {"trust": trust}
     if isinstance(answer, Result):
         return answer if trust is None else replace(answer, trust=trust)
     if isinstance(answer, Answer) or hasattr(answer, "selection_"):
         return answer.result(**shown)
     if hasattr(answer, "n_features_to_select"):
-        raise ValueError(f"a report is about columns that were picked; this {type(answer).__name__} is not fitted yet.")
-    way_out = (
-        f" A result that was saved is read by load_result({str(answer)!r})." if isinstance(answer, str | Path) else ""
-    )
+        raise ValueError(f"a report needs picked columns; this {type(answer).__name__} is not fitted yet.")
+    way_out = f" Read a saved result with load_result({str(answer)!r})." if isinstance(answer, str | Path) else ""
     raise WrongKindError(
-        "a report is about what select, refine, cross_validate or load_result returned, or about a fitted estimator; "
+        "a report needs what select, refine, cross_validate or load_result returned, or a fitted estimator; "
         f"got {type(answer).__module__}.{type(answer).__qualname__}.{way_out}"
     )
 
@@ -147,10 +145,10 @@ def write_report(
     grid: Any = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a report of a result as one HTML file, in one step: a reader finds the old file or the new one.
+    """Write a report of a result as one HTML file, atomically.
 
-    The file loads nothing from anywhere, follows the reader's choice of dark or light, and prints.
-    It needs matplotlib, ``pip install 'rgcss-dask[report]'``.
+    The file is self-contained, follows the reader's choice of dark or light mode, and can be printed. Reports need
+    matplotlib, ``pip install 'rgcss-dask[report]'``.
 
     Parameters
     ----------
@@ -159,10 +157,10 @@ def write_report(
     path : str or Path
         Where to write: a local path or an fsspec URL.
     image_shape : pair of int, optional
-        Rows and columns of the image that the columns are the pixels of, row by row; the picks are then
-        shown on the mean image.
+        Height and width of the image whose pixels, row by row, are the columns; the picks are then shown on the mean
+        image.
     rows : array-like, data frame or path, optional
-        Rows in anything that `scan` takes, with the same columns, in any order if they have names; a few of them are
+        Rows, in any form that `scan` takes, with the same columns, in any order if they have names; a few of them are
         read and shown beside their reconstruction.
     grid : pair or mapping of arrays, optional
         Coordinates of the columns, for a map: a pair (x, y) or a mapping such as ``{"longitude": x,
@@ -184,7 +182,7 @@ def write_report(
 
 
 def _check(path: str | Path, source: Source | None, overwrite: bool) -> None:
-    """Refuse before the work what could not be written."""
+    """Check the output path and matplotlib before the work."""
     refuse_inputs(path, () if source is None else source.places)
     report_place(path, overwrite=overwrite)
     imported("matplotlib", extra="report", by="the report")
@@ -212,12 +210,12 @@ def _write(
 
 
 def report_place(path: str | Path, *, overwrite: bool = False) -> tuple[Folder, str]:
-    """Return where to write a report, or say why not there."""
+    """Return the place of a report, or raise an error if it cannot be written there."""
     return refuse_others(path, GENERATOR, "a report", overwrite=overwrite)
 
 
 def layout_of(result: Result, image_shape: tuple[int, int] | None, grid: Any) -> Layout | None:
-    """Return where the columns lie, if that was given."""
+    """Return the positions of the columns, if they are known."""
     if image_shape is not None and grid is not None:
         raise ValueError("columns are either the pixels of an image or places on a map: give image_shape or grid.")
     if image_shape is not None:

@@ -1,4 +1,4 @@
-"""The pictures of a report: matplotlib drawings as SVG whose colours the page decides."""
+"""The figures of a report: matplotlib drawings as SVG, with colours from the style sheet of the page."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from matplotlib.image import imsave
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
+from rgcss_dask.core.answer import Answer
 from rgcss_dask.core.result import Result, Tuning
 from rgcss_dask.core.words import digits
 from rgcss_dask.reporting.layout import Layout
 
 Array = NDArray[np.float64]
 
-# A colour that stands for a CSS variable, so that one drawing serves dark, light and paper.
+# Placeholder colours for CSS variables, so that one drawing serves dark mode, light mode and print.
 INK, MUTED, RULE, ACCENT, SECOND, ON_ACCENT = "#010203", "#010204", "#010205", "#010206", "#010207", "#010208"
 VARIABLES = {
     INK: "ink",
@@ -36,23 +37,23 @@ VARIABLES = {
     ON_ACCENT: "on-accent",
 }
 GREYS = ("#15181d", "#f3f1ec")
-HEAT = ("#fde9c9", "#e8a87c", "#a65d78", "#4b3a6e", "#1b1d3a")  # large to small: the best is darkest
-UNITS = 360  # width of a drawing: as wide as a phone, so that its text is readable there
+HEAT = ("#fde9c9", "#e8a87c", "#a65d78", "#4b3a6e", "#1b1d3a")  # from large to small losses: the best is darkest
+UNITS = 360  # width of a drawing, that of a phone, so that text is readable there
 STYLE = {"svg.fonttype": "none", "font.size": 11, "axes.unicode_minus": True, "text.parse_math": False}
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw with the same settings everywhere, whatever the user's own are."""
+    """Draw with fixed settings, independent of the user's."""
     with matplotlib.style.context(["default", STYLE]):
         yield
 
 
 def _chart(height: float = 230) -> tuple[Figure, Axes]:
-    """Start a drawing with two quiet axes, ``height`` in the units of the SVG."""
+    """Start a drawing with plain axes; ``height`` is in the units of the SVG."""
     figure = Figure(figsize=(UNITS / 72, height / 72))
     figure.patch.set_visible(False)
-    # Fixed margins, so that charts side by side stand in line.
+    # Fixed margins, so that charts side by side are aligned.
     left, right, bottom, top = 50 / UNITS, 14 / UNITS, 44 / height, 23 / height
     axes = figure.add_axes((left, bottom, 1 - left - right, 1 - bottom - top))
     axes.patch.set_visible(False)
@@ -80,7 +81,7 @@ def _percent(value: float, _: int | None = None) -> str:
 
 
 def _to_svg(figure: Figure, label: str) -> Markup:
-    """Draw as an SVG element with a label, for the inside of a page: no ids that could meet, no fixed size."""
+    """Return a figure as an SVG element with a label, without unused ids and without a fixed size."""
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": label}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the reader's browser has other fonts
@@ -94,7 +95,7 @@ def _to_svg(figure: Figure, label: str) -> Markup:
     box = re.search(r'viewBox="[^"]*"', text)
     assert box is not None
     start = f'<svg {box[0]} role="img" aria-label="{escape(label)}" xmlns:xlink="http://www.w3.org/1999/xlink">'
-    # Safe, because Matplotlib escapes the texts that it is given.
+    # Safe, because Matplotlib escapes its texts.
     return Markup(start + re.sub(r"\n\s*", " ", text[text.index(">") + 1 :]).strip())
 
 
@@ -110,35 +111,36 @@ def short(value: float) -> str:
 
 
 def explained_chart(result: Result, label: str) -> Markup:
-    """Draw the share explained after each pick, beside that of as many combinations of columns, as SVG."""
+    """Draw the share explained after each pick, and that of the same number of components, as SVG."""
     figure, axes = _chart()
-    draw_explained(axes, result)
+    draw_explained(axes, result.selection, {result.components: result.components_explained})
     return _to_svg(figure, label)
 
 
-def draw_explained(axes: Axes, result: Result) -> None:
-    """Draw the share explained after each pick, beside that of as many combinations of columns."""
-    steps = np.arange(result.k + 1)
-    kept = np.concatenate([[0.0], result.selection.explained])
-    axes.plot(steps, np.concatenate([[0.0], result.components_explained]), color=SECOND, linestyle="--", linewidth=1.6)
-    axes.plot(steps, kept, color=ACCENT, linewidth=2.2)
-    _end(axes, result.k, float(kept[-1]), above=False)
-    axes.set_ylim(min(0.0, float(kept.min())), 1.0)
+def draw_explained(axes: Axes, answer: Answer, others: dict[str, Array]) -> None:
+    """Draw the share that the picks explain after 0, 1, 2, ... columns, and other shares by their label."""
+    picked, *curves = (np.concatenate([[0.0], shares]) for shares in (answer.explained, *others.values()))
+    for label, curve, dashes in zip(others, curves, ("--", ":"), strict=False):
+        axes.plot(curve, color=SECOND, linestyle=dashes, linewidth=1.6, label=label)
+    axes.plot(picked, color=ACCENT, linewidth=2.2, label="picked columns")
+    _end(axes, len(picked) - 1, float(picked[-1]), above=False)
+    axes.set_ylim(min(float(curve.min()) for curve in (picked, *curves)), 1.0)
     axes.yaxis.set_major_formatter(FuncFormatter(_percent))
-    _count_axis(axes, result.k)
-    axes.set_xlim(0, result.k)
-    _name_axes(axes, "columns picked", f"of the {result.selection.share_of} explained")
+    last = max(map(len, (picked, *curves))) - 1
+    _count_axis(axes, last)
+    axes.set_xlim(0, last)
+    _name_axes(axes, "columns picked", f"of the {answer.share_of} explained")
 
 
 def loss_chart(result: Result, label: str) -> Markup:
-    """Draw what is left unexplained after each pick, and what no columns can be below, as SVG."""
+    """Draw the unexplained share after each pick, and its lower bounds, as SVG."""
     figure, axes = _chart()
     draw_loss(axes, result)
     return _to_svg(figure, label)
 
 
 def draw_loss(axes: Axes, result: Result) -> None:
-    """Draw what is left unexplained after each pick, and what no columns can be below."""
+    """Draw the unexplained share after each pick, and its lower bounds."""
     start = result.selection.start or 1.0
     steps = np.arange(1, result.k + 1)
     loss, tight = (_positive(x / start) for x in (result.selection.loss, _tight(result)))
@@ -153,7 +155,7 @@ def draw_loss(axes: Axes, result: Result) -> None:
 
 
 def paper_bound_shows(result: Result) -> bool:
-    """Tell whether the paper's bound is large enough to be seen in `loss_chart`."""
+    """Tell whether the paper's bound is large enough to be visible in `loss_chart`."""
     drawn = np.concatenate([result.selection.loss, _tight(result)])
     smallest = drawn[drawn > 0].min(initial=np.inf)
     return result.paper_bound is not None and bool(result.paper_bound.max(initial=0.0) > 0.5 * smallest)
@@ -165,7 +167,7 @@ def _tight(result: Result) -> Array:
 
 
 def _end(axes: Axes, k: int, value: float, *, above: bool) -> None:
-    """Mark where the picks lead, and write the value there."""
+    """Mark the last value of a curve, with its number."""
     if not np.isfinite(value):
         return
     axes.plot(k, value, "o", color=ACCENT, markersize=5, clip_on=False)
@@ -187,7 +189,7 @@ def _positive(values: Array) -> Array:
 
 
 def _share_axis(axes: Axes, values: Array) -> None:
-    """Make the y axis logarithmic where the values span much, with limits that hide what is far below."""
+    """Make the y axis logarithmic if the range is large, and set its limits."""
     values = values[np.isfinite(values) & (values > 0)]
     low, high = (float(values.min()), float(values.max())) if values.size else (0.1, 1.0)
     axes.yaxis.set_major_formatter(FuncFormatter(_percent))
@@ -244,7 +246,7 @@ def draw_surface(axes: Axes, tuning: Tuning) -> None:
 
 
 def _lambda_axis(lams: Array) -> str:
-    """Name an axis on which lambdas stand one beside the other."""
+    """Return the label of an axis of lambdas."""
     steps = np.diff(np.log(np.maximum(lams, np.finfo(np.float64).tiny)))
     return f"lambda ({'logarithmic' if steps.size and np.ptp(steps) < 1e-3 * steps.max() else 'as given'})"
 
@@ -321,14 +323,14 @@ def draw_frequency(axes: Axes, frequency: Array, chance: float) -> None:
 
 
 def share_histogram(share: Array, label: str) -> Markup:
-    """Draw how many columns are explained how well, as SVG."""
+    """Draw a histogram of the explained shares of columns, as SVG."""
     figure, axes = _chart()
     draw_shares(axes, share)
     return _to_svg(figure, label)
 
 
 def draw_shares(axes: Axes, share: Array) -> None:
-    """Draw how many columns are explained how well."""
+    """Draw a histogram of the explained shares of columns."""
     counts, edges = np.histogram(np.clip(share, 0.0, 1.0), bins=20, range=(0.0, 1.0))
     axes.bar(edges[:-1] + 0.025, counts, width=0.042, color=SECOND, linewidth=0)
     axes.set_xlim(0, 1)
@@ -360,7 +362,7 @@ def scatter_chart(original: Array, rebuilt: Array, label: str) -> Markup:
 
 
 def field_picture(layout: Layout, values: Array, label: str, *, marks: NDArray[np.intp] | None = None) -> Markup:
-    """Draw a value per column where the columns lie, and number the marked ones in their order."""
+    """Draw a value per column at its position, and number the marked columns, as SVG."""
     figure, axes = _chart(_height(layout))
     draw_places(axes, layout, values, marks)
     if layout.image:
@@ -369,7 +371,7 @@ def field_picture(layout: Layout, values: Array, label: str, *, marks: NDArray[n
 
 
 def draw_places(axes: Axes, layout: Layout, values: Array, marks: NDArray[np.intp] | None = None) -> None:
-    """Draw a value per column where the columns lie, and number the marked ones in their order."""
+    """Draw a value per column at its position, and number the marked columns."""
     axes.grid(visible=False)
     axes.spines["bottom"].set_visible(False)
     _draw_field(axes, layout, values)
@@ -407,7 +409,7 @@ def _norm(values: Array) -> Normalize:
 
 
 def _aspect(layout: Layout) -> float:
-    """Return how much longer a unit of y is drawn than one of x."""
+    """Return the ratio of the units of y and x."""
     if layout.on_the_globe:
         return float(1.0 / max(0.2, np.cos(np.deg2rad(layout.y.mean()))))
     wide, high = (max(float(np.ptp(values)), 1e-300) for values in (layout.x, layout.y))
@@ -422,7 +424,7 @@ def _height(layout: Layout) -> float:
 
 
 def _number(axes: Axes, layout: Layout, marks: NDArray[np.intp]) -> None:
-    """Put a disc with its number at each marked place, as large as a pixel but never too small to read."""
+    """Draw a numbered disc at each mark, of the size of a pixel, but large enough to read."""
     cell = UNITS / layout.image[1] if layout.image else 0.0
     smallest = 9.0 if len(marks) > 99 else 11.0 if len(marks) > 30 else 14.0
     size = float(np.clip(cell, smallest, 20.0))
@@ -442,7 +444,7 @@ def _number(axes: Axes, layout: Layout, marks: NDArray[np.intp]) -> None:
 
 
 def picture(values: Array, low: float, high: float) -> bytes:
-    """Return an image as PNG, a pixel for each value; what is not finite is left out."""
+    """Return an image as PNG, with one pixel per value; values that are not finite are masked."""
     buffer = io.BytesIO()
     greys = LinearSegmentedColormap.from_list("greys", GREYS)
     ends = (low, high) if low < high else (low, low + 1.0) if np.isfinite(low) else (0.0, 1.0)

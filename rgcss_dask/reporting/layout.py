@@ -1,4 +1,4 @@
-"""Where the columns of a matrix lie in a plane: the pixels of an image, or places on a map."""
+"""Positions of columns in a plane: the pixels of an image, or places on a map."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 _NUMBER = r"(-?[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)"
-PLACE = re.compile(rf"([^=,]+)={_NUMBER}, ([^=,]+)={_NUMBER}")  # the name of a column that is a place
+PLACE = re.compile(rf"([^=,]+)={_NUMBER}, ([^=,]+)={_NUMBER}")  # a column name with coordinates
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """A place for each column."""
+    """A position for each column."""
 
     x: Array  # (n,)
     y: Array  # (n,)
     x_label: str
     y_label: str
-    image: tuple[int, int] | None = None  # rows and columns of the image that the columns fill, row by row
-    axes: tuple[Array, Array] | None = None  # x and y of a regular grid that the columns fill, row by row
+    image: tuple[int, int] | None = None  # height and width of the image whose pixels, row by row, are the columns
+    axes: tuple[Array, Array] | None = None  # x and y of a regular grid that the columns fill row by row
 
     def place(self, column: int) -> str:
-        """Say where a column lies."""
+        """Describe the position of a column."""
         if self.image:
             return f"row {int(self.y[column])}, column {int(self.x[column])}"
         return f"{self.x_label} {self.x[column]:.5g}, {self.y_label} {self.y[column]:.5g}"
@@ -39,7 +39,7 @@ class Layout:
 
 
 def image_layout(shape: tuple[int, int], n: int) -> Layout:
-    """Lay n columns out as the pixels of an image, row by row."""
+    """Return the layout of n columns that are the pixels of an image, row by row."""
     sides = tuple(int(side) for side in shape)
     if len(sides) != 2 or min(sides) < 1 or sides[0] * sides[1] != n:
         words = " x ".join(str(side) for side in sides)
@@ -49,7 +49,7 @@ def image_layout(shape: tuple[int, int], n: int) -> Layout:
 
 
 def grid_layout(grid: Any, n: int) -> Layout:
-    """Lay n columns out by their coordinates: one x and y per column, or the two axes of a regular grid.
+    """Return the layout of n columns by coordinates: one x and y per column, or the axes of a regular grid.
 
     ``grid`` is a pair (x, y), or a mapping of two names to coordinates; names that begin with "lat" are y.
     """
@@ -60,13 +60,13 @@ def grid_layout(grid: Any, n: int) -> Layout:
         Y, X = np.meshgrid(y, x, indexing="ij")
         return Layout(X.ravel(), Y.ravel(), x_label, y_label, axes=(x, y) if _rising(x) and _rising(y) else None)
     raise ValueError(
-        f"grid must have an x and a y for each of the {n} columns, or two axes with so many crossings; "
+        f"grid must have an x and a y for each of the {n} columns, or two axes with that many grid points; "
         f"got {len(x)} x and {len(y)} y."
     )
 
 
 def named_layout(names: tuple[str, ...] | None) -> Layout | None:
-    """Lay columns out by the coordinates in their names, as those of a field have them: lat=62.5, lon=265.0."""
+    """Return the layout given by coordinates in column names, such as "lat=62.5, lon=265.0"."""
     found = [PLACE.fullmatch(name) for name in names or ()]
     if not found or not all(found):
         return None

@@ -1,4 +1,4 @@
-"""What a report shows: the numbers, lists and pictures of each section; words and markup stand in templates."""
+"""The content of a report: numbers, lists and figures of each section; texts and markup are in templates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rgcss_dask.reporting.score import Score
 LISTED = 12  # columns in each list of those explained worst and best
 RIVALS = 8  # unpicked columns that resamples pick
 
-Content = dict[str, Any]  # what templates are given, by name
+Content = dict[str, Any]  # variables of the templates
 
 
 def page(
@@ -36,7 +36,7 @@ def page(
     score: Score | None = None,
     downstream: Downstream | None = None,
 ) -> str:
-    """Return the whole file."""
+    """Return the HTML of the report."""
     script = TEMPLATES.get_template("report.js").render()
     content = {
         "allowed": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -98,13 +98,13 @@ def _explained(result: Result) -> Markup:
     return figures.explained_chart(
         result,
         f"Line chart: the picked columns explain {percent(picked[0])} of the {result.selection.share_of} after the "
-        f"first pick and {percent(picked[-1])} after {result.k}; as many {result.components} explain "
+        f"first pick and {percent(picked[-1])} after {result.k}; the same number of {result.components} explains "
         f"{percent(best[-1])}.",
     )
 
 
 def _picks(result: Result, found: Redundancy) -> list[tuple[Any, ...]]:
-    """Return each pick, what it took off the unexplained share, and the columns it stands for."""
+    """Return for each pick: the column, its gain as a share, the explained share, and the columns it represents."""
     picked = result.selection
     gains = -np.diff(picked.loss, prepend=picked.start) / (picked.start or 1.0)
     return list(zip(picked.columns, gains, picked.explained, found.stands_for(), strict=True))
@@ -134,13 +134,13 @@ def _choice(tuning: Tuning) -> Content:
     content |= {"low": float(tuning.mean.min()), "high": float(tuning.mean.max())}
     lams, sizes = tuning.mean.shape
     if min(lams, sizes) > 1:
-        label = f"Heat map of the loss on rows held out, over lambda and the number of columns; chosen: {words}."
+        label = f"Heat map of the loss on held-out rows, over lambda and the number of columns; chosen: {words}."
         content["surface"] = figures.surface_chart(tuning, label)
     if lams > 1:
-        label = f"Chart with error bars: loss on rows held out against lambda with {tuning.k} columns; {words}."
+        label = f"Chart with error bars: loss on held-out rows against lambda with {tuning.k} columns; {words}."
         content["lams"] = figures.lambda_chart(tuning, label)
     if sizes > 1:
-        label = f"Chart with error bars: loss on rows held out against the number of columns; {words}."
+        label = f"Chart with error bars: loss on held-out rows against the number of columns; {words}."
         content["sizes"] = figures.size_chart(tuning, label)
     return content
 
@@ -177,7 +177,7 @@ def _others(result: Result, found: Redundancy, layout: Layout | None) -> Content
 
 
 def _listed(result: Result, found: Redundancy, columns: NDArray[np.intp]) -> list[tuple[Any, ...]]:
-    """Return columns, how well each is explained, its share of all that is left, and the picks that explain it."""
+    """Return for each column: its explained share, its share of the loss, and the picks that explain it."""
     total = float(result.column_loss[found.unpicked].sum()) or 1.0
     left = result.column_loss / total
     return [(column, found.share[column], left[column], found.strongest(int(column))) for column in columns]

@@ -1,4 +1,4 @@
-"""Rows as they are beside what is made of them from the picked columns, in pictures."""
+"""Figures of original rows beside their reconstruction from the picked columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAPPED = 2  # rows that are drawn as maps
 
 
 def pictures(result: Result, layout: Layout | None, samples: Samples) -> Any:
-    """Draw strips of images, maps of fields, or value against value."""
+    """Draw strips of images, maps of fields, or a scatter plot of values."""
     if layout is None:
         return _scatter(result, samples)
     if layout.image:
@@ -47,7 +47,7 @@ def _scatter(result: Result, samples: Samples) -> Markup:
 
 
 def _strips(result: Result, shape: tuple[int, int], samples: Samples) -> list[tuple[str, list[tuple[int, str]]]]:
-    """Return images of the rows in base64: as they are, what was kept of them, and rebuilt."""
+    """Return images of the rows in base64: original, picked pixels only, and reconstructed."""
     only = np.full_like(samples.original, np.nan)
     only[:, result.selection.columns] = samples.original[:, result.selection.columns]
     strips = []

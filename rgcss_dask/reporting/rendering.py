@@ -1,4 +1,4 @@
-"""Templates in which all is escaped that the data hold; only a `Markup` is HTML, as our own drawings are."""
+"""Templates with automatic escaping of data; only `Markup`, such as our own figures, is inserted as HTML."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rgcss_dask.reporting.figures import short
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """Write a share."""
+    """Format a share as a percentage."""
     return f"{100 * share:.{digits}f}\u202f%"
 
 
 def signed(value: float) -> str:
-    """Write a weight with its sign."""
+    """Format a weight with its sign."""
     return f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def thousands(count: int) -> str:
-    """Write a count so that its size is seen."""
+    """Format a count with thousands separators."""
     return f"{count:,}"
 
 
 def _shown(value: Any) -> Any:
-    """Keep addresses from telling secrets, and characters from steering the text around them, before all is escaped."""
+    """Remove secrets and control characters before escaping."""
     return value if hasattr(value, "__html__") else shown(value)
 
 

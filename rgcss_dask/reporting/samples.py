@@ -1,4 +1,4 @@
-"""A few rows of the data beside what the picked columns make of them."""
+"""A few sample rows and their reconstruction from the picked columns."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Rows, and the same rows rebuilt from their picked columns."""
+    """Rows, and their reconstruction from the picked columns."""
 
-    rows: NDArray[np.intp]  # (s,) which rows
-    labels: list[str] | None  # what they are called: dates, for example
+    rows: NDArray[np.intp]  # (s,) row numbers
+    labels: list[str] | None  # row labels, such as dates
     original: Array  # (s, n)
     rebuilt: Array  # (s, n)
 
 
 def sample(result: Result, rows: Any, count: int, labelled: Any = None) -> Samples:
-    """Read a few rows, far apart, and rebuild them; a gap in a picked column counts as its mean.
+    """Read a few distant rows, and rebuild them; a gap in a picked column is replaced by its mean.
 
-    Columns are in the order of the result. What the rows are called is taken from what was given, if they have labels.
+    Columns are in the order of the result. Row labels come from ``labelled``, if it has labels.
     """
     source = rows if isinstance(rows, Source) else open_source(rows)
     index = matching(result.names, source.names, source.address)
     m, n = source.shape
     if n != result.n:
         raise ValueError(f"rows must have the {result.n} columns of the result; {source.address} has {n}.")
-    # In the middle of equal parts, because the first and the last row of an archive are seldom typical.
+    # The middles of equal parts, because the first and the last row of a matrix are often not typical.
     which = np.unique((np.arange(min(m, count)) + 0.5) * m / min(m, count)).astype(np.intp)
     original = np.vstack([source.read(int(i), int(i) + 1) for i in which]).astype(np.float64)
     original = original if index is None else original[:, index]
@@ -49,7 +49,7 @@ def sample(result: Result, rows: Any, count: int, labelled: Any = None) -> Sampl
 
 
 def row_labels(given: Any, which: NDArray[np.intp]) -> list[str] | None:
-    """Return what rows of a frame or DataArray are called, if they are: dates without a time that is midnight."""
+    """Return the labels of rows of a frame or DataArray, if any; a time of midnight is left out of dates."""
     if FrameSource.takes(given):
         if type(given.index).__name__ == "RangeIndex":
             return None

@@ -1,4 +1,4 @@
-"""What the picks of a result are worth on rows that are given with it."""
+"""The score of a result on given rows."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from rgcss_dask.sources.gap_filling import FilledSource
 
 @dataclass(frozen=True)
 class Score:
-    """How much of rows is explained, with the weights, centring and scaling of the result."""
+    """The explained share of rows, with the weights, centring and scaling of the result."""
 
     rows: int
-    explained: float  # share of their squared norm, centred and scaled as the result was
+    explained: float  # share of their squared norm, after the preparation of the result
     share_of: str  # "variation" or "squared norm"
-    columns: NDArray[np.float64]  # (n,) the same of each column; NaN of one that is constant in these rows
+    columns: NDArray[np.float64]  # (n,) the same for each column; NaN if constant in these rows
 
     @property
     def sentence(self) -> str:
-        """Say it in a sentence."""
-        return f"Of {counted(self.rows, 'row')} given with the report they keep {percent(self.explained)}."
+        """The score in one sentence."""
+        return f"On {counted(self.rows, 'row')} given with the report, they keep {percent(self.explained)}."
 
 
 def score(result: Result, source: Source, *, nan: str = "raise") -> Score:
-    """Measure a result on rows, whose columns are found by name; few of them are read whole, many in a pass."""
+    """Score a result on rows, with columns matched by name; few rows are read at once, many in a pass."""
     index = matching(result.names, source.names, source.address)
     m, n = source.shape
     if n != result.n:

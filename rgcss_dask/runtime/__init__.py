@@ -1,1 +1,1 @@
-"""What one process shares: its processors, BLAS, its memory and its identity. Nothing of the package is imported."""
+"""Resources of a process: CPUs, BLAS threads, memory, identity. These modules import no others of the package."""

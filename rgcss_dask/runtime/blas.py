@@ -1,4 +1,4 @@
-"""BLAS, kept from adding threads of its own to those that call it."""
+"""Limiting BLAS to one thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from threadpoolctl import ThreadpoolController
 from rgcss_dask.runtime.shared_context import SharedContext
 
 
-@functools.cache  # looking for them takes a millisecond; those of NumPy and SciPy have long been loaded
+@functools.cache  # the search takes a millisecond; NumPy and SciPy have loaded theirs by now
 def _blas_libraries() -> ThreadpoolController:
     return ThreadpoolController().select(user_api="blas")
 
@@ -23,5 +23,5 @@ _blas_limited = SharedContext(_limit_blas)
 
 
 def single_threaded_blas() -> SharedContext:
-    """Hold BLAS at one thread while any caller is inside, and give back what was there after the last one."""
+    """Limit BLAS to one thread while any caller is inside; the last one restores the previous limit."""
     return _blas_limited

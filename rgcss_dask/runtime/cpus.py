@@ -1,4 +1,4 @@
-"""How many processors this process may use."""
+"""The number of CPUs that this process may use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def available_cpus() -> int:
-    """Count the CPUs this process may run on, or those whose time it may have if a container has fewer."""
+    """Return the number of CPUs of this process, by its affinity and the CPU quota of its container."""
     # Not `dask.system.cpu_count`, which rounds a quota of 2.5 CPUs up to 3 threads.
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cpus, cpu_quota()))
@@ -18,12 +18,12 @@ def available_cpus() -> int:
 
 @functools.cache
 def cpu_quota(control: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return how many CPUs' time the control group may have, as Docker and Kubernetes limit it.
+    """Return the CPU quota of the control group, as set by Docker and Kubernetes.
 
-    Threads beyond it make all of them wait.
+    More threads than that would slow each other down.
     """
     quota, period = -1, 1
-    with suppress(OSError, ValueError):  # where there is no limit it says "max"
+    with suppress(OSError, ValueError):  # without a limit the file says "max"
         quota, period = map(int, (control / "cpu.max").read_text().split())
     with suppress(OSError, ValueError):  # version 1 of control groups
         quota, period = (int((control / "cpu" / f"cpu.cfs_{what}_us").read_text()) for what in ("quota", "period"))

@@ -1,4 +1,4 @@
-"""What the results depend on besides data and options: versions, BLAS, and how integers are multiplied."""
+"""The software environment of results: versions, BLAS, and integer products."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from rgcss_dask.runtime import integer_products
 from rgcss_dask.runtime.cpus import available_cpus
 
 PACKAGES = ("rgcss-dask", "numpy", "scipy", "dask", "zarr")
-# Besides those that are kept with archives.
+# In addition to those stored with archives.
 _ALSO_SHOWN = ("distributed", "numba", "numcodecs", "scikit-learn", "threadpoolctl", integer_products.PACKAGE)
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions of the packages on which numbers depend, and which BLAS there is."""
+    """Return the versions of the packages that affect results, and the BLAS libraries."""
     return {**{name: metadata.version(name) for name in PACKAGES}, "blas": _blas()}
 
 
 def show_versions() -> None:
-    """Print what a report of a bug, or of a speed, should say: versions, BLAS, processor and integer products.
+    """Print the information that a report of a bug or of a speed should contain: versions, BLAS, processor.
 
-    Whether 8-bit and other small integers are multiplied by the processor's own instructions stands under "integer
-    products", with the reason if they are not. The sums are the same, bit for bit; only the time differs.
+    The line "integer products" says whether 8-bit and other small integers are multiplied by special instructions of
+    the processor, or why not. The results have the same bits either way; only the time differs.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def show_versions() -> None:
         "system": platform.platform(),
         "processor": f"{_processor()}, {available_cpus()} of {os.cpu_count()} threads",
         **{name: _version(name) for name in (*PACKAGES, *_ALSO_SHOWN)},
-        "BLAS": blas or "none is loaded",
+        "BLAS": blas or "none loaded",
         "integer products": integer_products.in_words(),
     }
     width = max(map(len, lines))
@@ -67,5 +67,5 @@ def _processor() -> str:
     try:
         with open("/proc/cpuinfo") as lines:
             return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):  # not Linux, or a processor that says it otherwise
+    except (OSError, StopIteration):  # not Linux, or another format
         return platform.processor() or platform.machine()

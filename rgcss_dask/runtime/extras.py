@@ -1,4 +1,4 @@
-"""Packages that are extras: imported when they are needed, or an error names the extra that brings them."""
+"""Optional packages: imported when needed; the error for a missing package names its extra."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import ModuleType
 
 
 def imported(module: str, *, extra: str, by: str) -> ModuleType:
-    """Return a module of a package that need not be installed; ``by`` is what needs it."""
+    """Import a module of an optional package; ``by`` names the feature that needs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

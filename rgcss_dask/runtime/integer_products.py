@@ -1,4 +1,4 @@
-"""The integer products of oneDNN: the only module that knows this library, where to find it and when to trust it."""
+"""Integer products by oneDNN: the only module that loads and checks this library."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 PACKAGE, LIBRARY, EXTRA = "onednn-cpu-gomp", "libdnnl.so.3", "integer"
-# Instructions that multiply bytes and add up in 32 bits; without them oneDNN adds up in 16 bits, which overflow.
+# Instructions that multiply bytes and accumulate in 32 bits; without them oneDNN accumulates in 16 bits, which
+# overflow.
 _ADD_IN_32_BITS = {"avx2_vnni": 0x08, "avx512_core_vnni": 0x40}
-# Products that many rows of extremes add up to: u8 by s8, without overflow.
+# Most rows of extreme u8 by s8 products whose sum does not overflow.
 MOST_ROWS = 2**31 // (255 * 128)
 
 
 class ByteProducts:
-    """Products of matrices of bytes, exact in 32 bits; each call works on the thread that calls, without the GIL."""
+    """Products of matrices of bytes, exact in 32 bits; each call runs in the calling thread, without the GIL."""
 
     def __init__(self, library: Any) -> None:
         self._gemm, self._threads = library.dnnl_gemm_u8s8s32, library.omp_set_num_threads
@@ -31,11 +32,12 @@ class ByteProducts:
         self.name = f"{_version(library)} {_instructions(library)}"
 
     def multiply(self, A: NDArray[np.uint8], B: NDArray[np.int8], out: NDArray[np.int32], *, add: bool = False) -> None:
-        """Put A'B into ``out``, or add it; rows of all three must lie in one piece, and be at most `MOST_ROWS`."""
+        """Write A'B to ``out``, or add it; rows of all three must be contiguous, and at most `MOST_ROWS`."""
         shape = (A.shape[1], B.shape[1], len(A))
         factors = (1.0, _start(A), A.strides[0], 0, _start(B), B.strides[0], 0)
         result = (float(add), _start(out), out.strides[0] // out.itemsize, _start(self._zero))
-        # OpenMP keeps the number for each thread that calls. With more, each would have threads of its own beside it.
+        # The number of OpenMP threads is per calling thread. With more than one, each caller would start its own
+        # threads.
         before = self._most_threads()
         self._threads(1)
         status = self._gemm(b"T", b"N", b"F", *shape, *factors, *result)
@@ -44,7 +46,7 @@ class ByteProducts:
             raise RuntimeError(f"{self.name} could not multiply {len(A)} rows: status {status} of dnnl_gemm_u8s8s32.")
 
     def is_exact(self) -> bool:
-        """Tell whether a product of extremes is right: it would show sums in 16 bits."""
+        """Test a product of extreme values, which detects accumulation in 16 bits."""
         A, B = np.full((64, 48), 255, np.uint8), np.full((64, 64), -128, np.int8)
         A[::3, ::2], B[:, ::2] = 254, 127
         found = np.empty((48, 64), np.int32)
@@ -53,12 +55,12 @@ class ByteProducts:
 
 
 def byte_products() -> ByteProducts | None:
-    """Return the integer products that this machine has, if the extra is installed and the processor made for them."""
+    """Return the integer products, if the extra is installed and the processor supports them, else None."""
     return _found()[0]
 
 
 def in_words() -> str:
-    """Say which integer products this machine has, or why it has none."""
+    """Describe the integer products of this machine, or why there are none."""
     return _found()[1]
 
 
@@ -69,19 +71,19 @@ def _found() -> tuple[ByteProducts | None, str]:
     except metadata.PackageNotFoundError:
         return None, f"none: {PACKAGE} is not installed (pip install 'rgcss-dask[{EXTRA}]', on Linux for x86-64)"
     try:
-        # dlopen takes a path as it is; that of a package that lies beside Python's own has ".." in it.
+        # dlopen does not normalise paths; the path of an installed package may contain "..".
         place = next((str(file.locate()) for file in files if file.name == LIBRARY), LIBRARY)
         products = ByteProducts(library := ctypes.CDLL(place))
     except (OSError, AttributeError) as error:
         warnings.warn(
-            f"{PACKAGE} is installed and cannot be used: {error}. Products of integers are made in floating point, "
+            f"{PACKAGE} is installed but cannot be used: {error}. Integers are multiplied in floating point instead, "
             "which takes longer; install what is missing, for example Debian's libgomp1.",
             RuntimeWarning,
             stacklevel=2,
         )
         return None, f"none: {error}"
     if not library.dnnl_get_effective_cpu_isa() & sum(_ADD_IN_32_BITS.values()):
-        return None, f"none: {products.name} has no instructions that add up bytes in 32 bits (VNNI)"
+        return None, f"none: {products.name} has no instructions for byte products in 32 bits (VNNI)"
     if not products.is_exact():
         return None, f"none: {products.name} overflows"
     return products, products.name

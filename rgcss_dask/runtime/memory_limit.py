@@ -1,4 +1,4 @@
-"""How much memory a pass may use, when nobody says."""
+"""The default memory budget of a pass."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 
 import psutil
 
-SHARE = 0.6  # of what is free; also where Dask workers begin to spill
+SHARE = 0.6  # of the free memory; also the threshold at which Dask workers spill
 
 
 def default_budget() -> int:
-    """Return a share of the memory that this machine, or the cgroups of this process, have free."""
+    """Return a share of the free memory of this machine, or of the cgroups of this process."""
     return int(SHARE * unused_memory())
 
 
 def unused_memory() -> int:
-    """Return the bytes that this machine, or the cgroups of this process, have free."""
+    """Return the free memory of this machine, or of the cgroups of this process, in bytes."""
     return min([int(psutil.virtual_memory().available), *_free_in_groups(Path("/"))])
 
 
 def _free_in_groups(root: Path) -> Iterator[int]:
-    """Yield what is left to each cgroup that limits this process: its own, and those above it."""
+    """Yield the free memory of each cgroup that limits this process: its own, and its parents."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:  # not Linux
@@ -42,7 +42,7 @@ def _free_in_groups(root: Path) -> Iterator[int]:
 
 
 def _reclaimable(group: Path) -> int:
-    """Count what the kernel gives up by itself: files that were read, and are not in use."""
+    """Return the bytes that the kernel can reclaim: cached files that are not in use."""
     try:
         text = (group / "memory.stat").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Which process of which machine this is, and whether another still lives, by clocks that nobody sets."""
+"""Identities of machines and processes, and checks whether a process is alive, independent of the system clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 
 @cache
 def machine() -> str:
-    """Name this machine since it was started; host names may be equal on two, and process numbers always are."""
+    """Return an id of this boot of this machine; host names and PIDs are not unique across machines."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -22,7 +22,7 @@ def machine() -> str:
 
 
 def namespace() -> int:
-    """Return where a PID is a number: containers of one machine may not see each other's processes."""
+    """Return the PID namespace: containers of one machine may not see each other's processes."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -30,12 +30,12 @@ def namespace() -> int:
 
 
 def token() -> str:
-    """Return 32 hexadecimal digits that nobody else has, and by which `is_left` knows this process."""
+    """Return 32 unique hexadecimal digits, which identify this process for `is_left`."""
     return f"{_here()}{os.getpid():08x}{_count(os.getpid()):010x}{uuid.uuid4().hex[:8]}"
 
 
 def is_left(given: str) -> bool:
-    """Tell whether a token is that of a process of this machine that has ended."""
+    """Tell whether a token belongs to a dead process of this machine."""
     place, pid, began = given[:6], int(given[6:14], 16), int(given[14:24], 16)
     return place == _here() and _count(pid) != began
 
@@ -45,18 +45,18 @@ def _here() -> str:
 
 
 def _count(pid: int) -> int:
-    """Return when a process began, in hundredths of a second; 0 if it has ended."""
+    """Return the start time of a process, in hundredths of a second; 0 if it has ended."""
     return int(100 * (born(pid) or 0)) % 16**10
 
 
 def born(pid: int) -> float | None:
-    """Return when a living process of this machine began, as a value that does not change; None if there is none.
+    """Return the start time of a living process of this machine, as a constant value; None if it does not exist.
 
-    Linux counts from the start of the machine. What psutil makes of that moves when the clock is set.
+    Linux counts from boot. The start time of psutil changes when the clock is set.
     """
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if state in "ZX" else float(fields[18])  # a zombie has ended, and nobody has asked how
+        return None if state in "ZX" else float(fields[18])  # a zombie has ended
     except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self/stat").exists():
             return None

@@ -1,4 +1,4 @@
-"""A context that threads share: it begins with the first of them and ends with the last."""
+"""A context that threads share: the first one enters it, the last one leaves it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import ExitStack, contextmanager
 
 
 class SharedContext:
-    """A context that begins with the first caller inside and ends with the last.
+    """A context that begins with the first caller inside and ends with the last one.
 
-    Its state belongs to the process, not to the caller: of two plain contexts that overlap, the one that ends last
-    would restore what the other had set.
+    Its state is global to the process: with plain contexts that overlap, the one that ends last would restore the
+    settings of the other.
     """
 
     def __init__(self, begin: Callable[[ExitStack], None]) -> None:
@@ -33,7 +33,7 @@ class SharedContext:
 
     @contextmanager
     def and_after(self, seconds: float) -> Iterator[None]:
-        """Be inside, and stay for some time after, so that one who comes soon finds everything as it was left."""
+        """Stay inside for some seconds after the block, so that the next caller finds the context still active."""
         self.__enter__()
         try:
             yield
@@ -43,13 +43,13 @@ class SharedContext:
     def _leave_after(self, seconds: float) -> None:
         with self._lock:
             self._leave_at = max(self._leave_at, time.monotonic() + seconds)
-            if self._leaving:  # a thread is inside for all who have left
+            if self._leaving:  # a thread is already inside for callers that have left
                 self._callers -= 1
                 return
             self._leaving = True
         try:
             threading.Thread(target=self._leave, daemon=True, name="rgcss-leave").start()
-        except RuntimeError:  # there can be no more threads
+        except RuntimeError:  # no more threads can be started
             self._leaving = False
             self.__exit__()
 
@@ -58,7 +58,7 @@ class SharedContext:
             with self._lock:
                 wait = self._leave_at - time.monotonic()
                 if wait <= 0:
-                    self._leaving = False  # from here on another thread may be the one
+                    self._leaving = False  # from here on another thread may take over
                     break
             time.sleep(wait)
         self.__exit__()

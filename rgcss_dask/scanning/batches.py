@@ -38,7 +38,7 @@ def parts_of(moments: Moments, options: Options) -> PartialSums:
     """Return sums that batches can be added to, from moments of the rows so far."""
     if options.nan == "mean":
         raise ValueError(
-            "cannot add rows after fit with nan='mean': its gaps were filled with the mean of its own rows, and the "
+            "cannot add rows after fit with nan='mean': its gaps were filled with the means of its own rows, and the "
             "mean of more rows is another. Give the first rows to partial_fit too."
         )
     if len(moments.folds) != options.folds:

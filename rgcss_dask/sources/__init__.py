@@ -1,1 +1,1 @@
-"""Where rows come from: each kind of data behind one small interface."""
+"""Sources of rows: each kind of data behind the same small interface."""

@@ -1,4 +1,4 @@
-"""AnnData in memory and in Zarr stores: X by ranges of cells, with the names of the variables."""
+"""AnnData in memory and in Zarr stores: X is read by ranges of cells, with the names of the variables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CSC_ADVICE = "Write it by rows once: adata.X = adata.X.tocsr(); adata.write_zarr
 
 
 class AnnDataSource(Source):
-    """The cells of a CSR matrix in a Zarr store, read by row ranges; never the whole of it."""
+    """The cells of a CSR matrix in a Zarr store, read by row ranges, never as a whole."""
 
     def __init__(self, group: zarr.Group, names: tuple[str, ...] | None, address: str, missing: str) -> None:
         self._group = group if missing == "fill" else strict_group(group)
@@ -39,7 +39,7 @@ class AnnDataSource(Source):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """AnnData objects, and the Zarr groups of them or of a sparse matrix; for addresses see `at`."""
+        """Take AnnData objects, and Zarr groups of an AnnData or a sparse matrix; for addresses see `at`."""
         return type(thing).__module__.split(".")[0] == "anndata" or isinstance(thing, zarr.Group)
 
     @classmethod
@@ -52,13 +52,13 @@ class AnnDataSource(Source):
 
     @classmethod
     def at(cls, address: str, reading: Reading) -> Source | None:
-        """Open X of an AnnData, or a sparse matrix of one, if there is one."""
+        """Open X of an AnnData, or a sparse matrix stored by anndata; return None if there is neither."""
         try:
             store, path = open_store(address, reading.storage_options)
             group = zarr.open_group(store, path=path, mode="r")
         except StoreError:
             raise
-        except (OSError, ValueError):  # no group that can be read
+        except (OSError, ValueError):  # not a readable group
             return None
         if group.attrs.get(ENCODING) not in ("anndata", *SPARSE):
             return None
@@ -78,9 +78,11 @@ class AnnDataSource(Source):
                 return source
             group = found
         if group.attrs.get(ENCODING) not in SPARSE:
-            raise ValueError(f"a group must hold an AnnData or a sparse matrix of one; {address} says it does not.")
+            raise ValueError(f"a group must hold an AnnData or a sparse matrix stored by anndata; {address} does not.")
         if group.attrs[ENCODING] == "csc_matrix":
-            raise ValueError(f"cells are read by rows; {address} holds them by columns (CSC). {CSC_ADVICE}")
+            raise ValueError(
+                f"a sparse matrix must be stored by rows (CSR); {address} is stored by columns (CSC). {CSC_ADVICE}"
+            )
         return cls(group, names, address, reading.missing)
 
     @property
@@ -90,11 +92,11 @@ class AnnDataSource(Source):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where the group is on this machine."""
+        """The path of the group on this machine."""
         return local_paths(self._group.store, self._group.path)
 
     def files(self, start: int, stop: int) -> list[str]:
-        """Name the files of the pointers, the values and the columns of the cells."""
+        """Return the files of the pointers, values and column indices of the cells."""
         stored = {
             name: ZarrSource(_member(self._group, name), f"{self.address}/{name}", self._missing)
             for name in ("indptr", "data", "indices")
@@ -105,7 +107,7 @@ class AnnDataSource(Source):
 
     @property
     def cuts(self) -> Cuts:
-        """Cells some megabytes apart, as if they were dense."""
+        """Cut every few megabytes, counted as dense rows."""
         return even_cuts(self.shape[0], max(1, 4 * BLOCK_BYTES // (self.shape[1] * self.dtype.itemsize)))
 
     @property
@@ -118,13 +120,13 @@ class AnnDataSource(Source):
         return np.asarray(self.read_block(start, stop))
 
     def read_block(self, start: int, stop: int) -> SparseRows:
-        """Read cells as they are stored."""
-        if self._opened is None:  # the pointers to all rows are read once
+        """Read cells as sparse rows."""
+        if self._opened is None:  # the row pointers are read once
             self._opened = _anndata().io.sparse_dataset(self._group)
         return SparseRows(self._opened[start:stop])
 
     def stamps(self, edges: Cuts) -> list[str] | None:
-        """Digest the sizes and times of the chunks that hold the cells; only the pointers to rows are read."""
+        """Digest the sizes and times of the chunks that hold the cells; only the row pointers are read."""
         pointers = np.asarray(_member(self._group, "indptr")[:])
         columns = [[f"{crc32(pointers[a : b + 1]):08x}" for a, b in pairwise(edges)]]
         for name in ("data", "indices"):
@@ -140,7 +142,7 @@ class AnnDataSource(Source):
 
 
 def _in_memory(adata: Any) -> Source:
-    """Wrap an AnnData object; of one that is backed by a file, rows are read by ranges."""
+    """Wrap an AnnData object; if it is backed by a file, rows are read by ranges."""
     if getattr(adata, "isbacked", False):
         return _backed(adata)
     if not hasattr(adata, "X") or adata.X is None:
@@ -157,23 +159,25 @@ def _in_memory(adata: Any) -> Source:
 
 def _backed(adata: Any) -> Source:
     names = tuple(str(name) for name in adata.var_names)
-    if adata.is_view:  # anndata reads all of it to give any of it
+    if adata.is_view:  # anndata reads all of a view to return any part
         raise ValueError(
-            "rows are read from whole files; this is a view of an AnnData that is backed by one. Load what is in the "
-            "view, adata.to_memory(), or write it to a file of its own: adata.copy('part.h5ad')."
+            "a backed AnnData must not be a view, which would be loaded whole for each read; this one is. Load the "
+            "view, adata.to_memory(), or write it to its own file: adata.copy('part.h5ad')."
         )
     return H5adSource(adata.X, names, f"{adata.filename}/X")
 
 
 def _no_x(address: str, layers: list[str]) -> str:
-    there = f" It has {', '.join(layers)}: give one of these." if layers else ""
+    there = f" It has {', '.join(layers)}: give one of these instead." if layers else ""
     return f"there is no matrix X in {address}.{there}"
 
 
 def _member(group: zarr.Group, name: str) -> zarr.Array[Any]:
     found = group[name]
     if not isinstance(found, zarr.Array):
-        raise ValueError(f"a sparse matrix must have an array {name!r}; {group.store_path} has a group there.")
+        raise ValueError(
+            f"a sparse matrix must have an array {name!r}; {group.store_path} has a group there. Write it again."
+        )
     return found
 
 

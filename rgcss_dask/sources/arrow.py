@@ -1,4 +1,4 @@
-"""Tables of Arrow, which polars frames and many others turn into without a copy."""
+"""Arrow tables, and polars and other data frames that convert to them without a copy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rgcss_dask.sources.in_memory import ArraySource
 
 
 class ArrowSource(ArraySource):
-    """A table of Arrow or polars, or anything else that hands out its columns by Arrow's C interface."""
+    """An Arrow table, a polars frame, or any object with Arrow's C stream interface."""
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """Take what has the interface; data frames of pandas, which have it too, are tried before."""
+        """Take objects with the interface; pandas frames have it too, but are handled by an earlier kind."""
         return hasattr(thing, "__arrow_c_stream__")
 
     @classmethod
@@ -27,7 +27,7 @@ class ArrowSource(ArraySource):
 
         try:
             table = pyarrow.table(thing)
-        except (TypeError, ValueError) as error:  # a single column has the interface, too
+        except (TypeError, ValueError) as error:  # a single column has the interface too
             raise WrongKindError(
                 f"a source must be a table of columns; got {type(thing).__module__}.{type(thing).__qualname__}: {error}"
             ) from error
@@ -46,14 +46,14 @@ class ArrowSource(ArraySource):
 
 
 def is_number(kind: Any) -> bool:
-    """Tell whether values of a type of Arrow are numbers, or true and false."""
+    """Tell whether an Arrow type is numeric or boolean."""
     import pyarrow.types as types  # noqa: PLC0415
 
     return any(test(kind) for test in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal))
 
 
 def dtype_of(kind: Any, *, nulls: bool) -> np.dtype[Any]:
-    """Return the dtype that holds a column; integers and booleans have no NaN for a null."""
+    """Return a dtype that holds a column; a float if there are nulls, because integers and booleans have no NaN."""
     import pyarrow.types as types  # noqa: PLC0415
 
     if types.is_decimal(kind) or (nulls and not types.is_floating(kind)):

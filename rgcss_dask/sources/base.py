@@ -1,4 +1,4 @@
-"""Where rows come from: one small interface, and what every kind of source needs."""
+"""The interface of sources of rows, and helpers that every kind of source needs."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from rgcss_dask.core.plan import READ_BYTES, Cuts, Geometry, reads_between
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.io.files import is_url
 
-BLOCK_BYTES = 2**20  # between the rows at which a matrix without chunks may be cut
+BLOCK_BYTES = 2**20  # between the cuts of a matrix without chunks
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How sources are read."""
+    """Options for reading sources."""
 
-    missing: str = "raise"  # or "fill": a chunk that is not there holds the fill value
-    storage_options: dict[str, Any] = field(default_factory=dict, repr=False)  # where passwords are
+    missing: str = "raise"  # or "fill": read a missing chunk as the fill value
+    storage_options: dict[str, Any] = field(default_factory=dict, repr=False)  # may contain passwords
 
 
 class Source(ABC):
     """A matrix whose rows can be read, range by range, in any process it is sent to.
 
-    A new kind is a subclass listed in `sources.registry`: ``takes`` says which objects it is for and ``of`` wraps
-    one, ``at`` opens what is stored at an address; ``shape``, ``dtype``, ``cuts`` and ``read`` do the work. The rest
-    has defaults.
+    A new kind is a subclass listed in `sources.registry`: ``takes`` tells which objects it handles, ``of`` wraps an
+    object, ``at`` opens stored data at an address; ``shape``, ``dtype``, ``cuts`` and ``read`` give the matrix. The
+    other members have defaults.
     """
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     names: tuple[str, ...] | None = None
     address: str = "memory"  # for messages and provenance
-    in_memory: ClassVar[bool] = False  # belongs to this process: worked on here, not sent to a cluster
-    unguarded: str | None = None  # the codec of stored chunks, where these have no checksum
-    waits: bool = False  # a read waits for a network, so that the next one should be under way meanwhile
+    in_memory: ClassVar[bool] = False  # belongs to this process: processed here, not sent to a cluster
+    unguarded: str | None = None  # the codec of stored chunks, if they have no checksum
+    waits: bool = False  # a read waits for a network, so the next one should be prefetched
 
     @classmethod
     @abstractmethod
     def takes(cls, thing: Any) -> bool:
-        """Tell whether this kind is for such an object."""
+        """Tell whether this kind handles the object."""
 
     @classmethod
     @abstractmethod
@@ -58,49 +58,49 @@ class Source(ABC):
 
     @classmethod
     def at(cls, address: str, reading: Reading) -> Source | None:
-        """Open what is at a path or URL, or return None if that is not of this kind; most kinds are not at any."""
+        """Open stored data at a path or URL, or return None if it is not of this kind; most kinds have no addresses."""
         return None
 
     @property
     @abstractmethod
     def cuts(self) -> Cuts:
-        """First and last row and, in between, where chunks begin."""
+        """The first row, the rows where chunks begin, and the number of rows."""
 
     @abstractmethod
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows as a dense array."""
 
     def read_block(self, start: int, stop: int) -> NDArray[Any] | SparseRows:
-        """Return rows to be multiplied: dense, or as they are stored where that is sparse."""
+        """Return rows to be multiplied: sparse if they are stored so, else dense."""
         return self.read(start, stop)
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """What it reads in the file system of this machine, which other machines may not have."""
+        """Paths that are read on this machine, which other machines may not have."""
         return ()
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where it is read from, on this machine or elsewhere: nothing may be written there."""
+        """Places that are read, on this machine or elsewhere; outputs must not be written there."""
         return self.paths or ((self.address,) if is_url(self.address) else ())
 
     def files(self, start: int, stop: int) -> list[str]:
-        """Name the files of this machine in which a range of rows is stored, of which others may have copies."""
+        """Return the files of this machine that hold a range of rows; other machines may have other copies of them."""
         return []
 
     def stamps(self, edges: Cuts) -> list[str] | None:
-        """Describe what is stored for each row range, without reading it, or None if that cannot be told.
+        """Describe the stored data of each row range without reading it, or return None if that is not possible.
 
-        An equal stamp means equal rows; another stamp may.
+        Equal stamps mean equal rows; different stamps may mean different rows.
         """
         return None
 
     def blocks(self, edges: Cuts) -> tuple[dict[Any, Any], list[list[Any]]]:
-        """Return a Dask graph and, for each row range, the keys in it that a task needs in order to read."""
+        """Return a Dask graph and, for each row range, the keys of the graph that its task needs."""
         return {}, [[] for _ in edges[1:]]
 
     def with_blocks(self, start: int, blocks: list[Any]) -> Source:
-        """Return a source that reads rows from ``start`` on from the results of those keys."""
+        """Return a source that reads the rows from ``start`` on from the results of these keys."""
         return self
 
     @property
@@ -110,16 +110,16 @@ class Source(ABC):
 
     @property
     def geometry(self) -> Geometry:
-        """What the plan needs to know."""
+        """Shape, dtype and cuts, for the plan."""
         return Geometry(self.shape[0], self.shape[1], self.dtype, self.cuts, sparse_bytes=self.sparse_row_bytes)
 
     @property
     def sparse_row_bytes(self) -> int:
-        """Bytes of a row on average, values and where they are, if blocks of rows are sparse; 0: they are dense."""
+        """Mean bytes of a sparse row, with values and column indices; 0 if rows are dense."""
         return 0
 
     def checked(self) -> Source:
-        """Refuse what is not a matrix of real numbers with rows and columns."""
+        """Refuse everything but a matrix of real numbers with rows and columns."""
         if len(self.shape) != 2:
             raise ValueError(
                 f"a matrix must have two dimensions; {self.address} has shape {self.shape}. Reshape it to rows by "
@@ -127,12 +127,14 @@ class Source(ABC):
             )
         check_real(self.dtype)
         if 0 in self.shape:
-            raise ValueError(f"a matrix must have rows and columns; {self.address} has shape {self.shape}.")
+            raise ValueError(
+                f"a matrix must have rows and columns; {self.address} has shape {self.shape}. Give other data."
+            )
         return self
 
 
 def _by_command(source: Source) -> str:
-    """Name the command that makes rows of pixels of stored images."""
+    """Return the command that converts stored images to rows of pixels."""
     stored = len(source.shape) > 2 and source.places
     target = f"{source.address.rstrip('/').split('/')[-1].removesuffix('.zarr')}-rows.zarr"
     command = f"rgcss convert {shlex.quote(source.address)} {shlex.quote(target)}"
@@ -145,12 +147,12 @@ def even_cuts(rows: int, step: int) -> Cuts:
 
 
 def crc32(block: NDArray[Any], crc: int = 0) -> int:
-    """Go on with a checksum over the bytes of an array."""
+    """Return the CRC-32 of the bytes of an array, continued from ``crc``."""
     return zlib.crc32(np.ascontiguousarray(block).data, crc)
 
 
 def checksum(source: Source, start: int, stop: int) -> int:
-    """Read rows, some megabytes at a time, and return their checksum."""
+    """Return the checksum of rows, read a few megabytes at a time."""
     step = max(1, READ_BYTES // max(1, source.shape[1] * source.dtype.itemsize))
     crc = 0
     for a, b in reads_between(source.cuts, start, stop, step):
@@ -164,24 +166,24 @@ def checksums(source: Source, edges: Cuts) -> list[str]:
 
 
 def is_sparse(block: Any) -> bool:
-    """Recognise the sparse matrices of SciPy and of the sparse package."""
+    """Recognise sparse matrices of SciPy and of the package sparse."""
     return hasattr(block, "nnz") and hasattr(block, "shape")
 
 
 def sparse_row_bytes(stored: int, rows: int, dtype: np.dtype[Any]) -> int:
-    """Return the bytes of a row on average of which so many values are stored, with their columns and a pointer."""
+    """Return the mean bytes of a sparse row: its stored values, their column indices and a pointer."""
     return 16 + -(-stored * (dtype.itemsize + 8) // max(1, rows))
 
 
 def dense(block: Any) -> NDArray[Any]:
-    """Return the block as a NumPy array, with NaN where it is masked."""
+    """Return the block as a NumPy array, with NaN for masked values."""
     if is_sparse(block):
         block = block.toarray() if hasattr(block, "toarray") else block.todense()
     return plain(block)
 
 
 def frame_dtype(frame: Any) -> np.dtype[Any]:
-    """Return the one dtype that holds every column, or name the column that has no numbers."""
+    """Return a dtype that holds every column, or raise an error that names the columns without numbers."""
     kinds, wrong = [], []
     for i, (name, dtype) in enumerate(zip(frame.columns, frame.dtypes, strict=True)):
         kind = getattr(dtype, "numpy_dtype", dtype)
@@ -199,5 +201,5 @@ def frame_dtype(frame: Any) -> np.dtype[Any]:
 
 
 def _may_have_gaps(frame: Any, column: int) -> bool:
-    """Look for gaps in a column; one that Dask has yet to compute may have some."""
+    """Tell whether a column has gaps; a column that Dask has not computed yet may have some."""
     return hasattr(frame, "compute") or bool(frame.iloc[:, column].hasnans)

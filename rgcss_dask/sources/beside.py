@@ -1,4 +1,4 @@
-"""Columns to be carried, beside the columns of a source: the same rows, read together."""
+"""Target columns next to the columns of a source: the same rows, read together."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from rgcss_dask.sources.zarr import ZarrSource
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """Numbers, or an indicator of each class, that are read in slices of rows."""
+    """Target columns, read in slices of rows: numbers, or an indicator of each class."""
 
     values: Any  # (m,) or (m, q): an array of NumPy or Dask, or stored in Zarr
-    classes: NDArray[Any] | None  # of which indicators are made; None: numbers
+    classes: NDArray[Any] | None  # one indicator each; None: the values are numbers
     names: tuple[str, ...]  # (q,)
 
     @classmethod
     def of(cls, y: Any, rows: int, classes: NDArray[Any] | None = None) -> Targets:
-        """Open y, and tell numbers from classes: floats are numbers, whatever else are classes.
+        """Open y; floats are numbers, values of any other type are classes.
 
-        ``classes`` are those of before, of which y may have fewer.
+        ``classes`` are the classes of an earlier fit; y may lack some of them.
         """
         names = tuple(str(name) for name in getattr(y, "columns", ())) or None
         values = _opened(y)
@@ -48,7 +48,7 @@ class Targets:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the columns."""
+        """The dtype of the columns."""
         return np.dtype(self.values.dtype) if self.classes is None else np.dtype(np.uint8)
 
     def columns(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -63,7 +63,7 @@ class Targets:
 
 
 def _opened(y: Any) -> Any:
-    """Return what has a shape and can be sliced."""
+    """Return an object with a shape that can be sliced."""
     if isinstance(y, str | Path) or ZarrSource.takes(y):
         stored = ZarrSource.of(y, Reading())
         values: Any = StoredVector.of(stored)
@@ -77,7 +77,7 @@ def _opened(y: Any) -> Any:
 
 
 def _classes(values: Any, *, known: NDArray[Any] | None) -> NDArray[Any]:
-    """Return the classes there are, each with two rows or more; or those known before."""
+    """Return the classes, each of at least two rows, or the known classes."""
     step, counts = 2**22, dict[Any, int]()
     if is_dask_array(values):
         values = values.compute()
@@ -88,7 +88,9 @@ def _classes(values: Any, *, known: NDArray[Any] | None) -> NDArray[Any]:
     if known is not None:
         others = [label for label in counts if label not in set(known.tolist())]
         if others:
-            raise ValueError(f"y must have the classes of fit; it also has {others[0]!r}.")
+            raise ValueError(
+                f"y must have only the classes of fit; it also has {others[0]!r}. Leave out its rows, or fit again."
+            )
         return known
     alone = [label for label, count in counts.items() if count < 2]
     if alone:
@@ -103,7 +105,7 @@ def _numbered(name: str, count: int) -> tuple[str, ...]:
 
 
 class BesideSource(Source):
-    """The columns of a source, and targets behind them."""
+    """The columns of a source, followed by target columns."""
 
     def __init__(self, source: Source, targets: Targets) -> None:
         self._source, self._targets = source, targets
@@ -114,7 +116,7 @@ class BesideSource(Source):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """Nothing a user has."""
+        """Return False: users have no objects of this kind."""
         return False
 
     @classmethod
@@ -124,7 +126,7 @@ class BesideSource(Source):
 
     @property
     def cuts(self) -> Cuts:
-        """Those of the source."""
+        """The cuts of the source."""
         return self._source.cuts
 
     @property
@@ -134,21 +136,21 @@ class BesideSource(Source):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """What is read in the file system of this machine."""
+        """Paths of the source and the targets on this machine."""
         stored = self._targets.values
         return self._source.paths + (stored.source.paths if isinstance(stored, StoredVector) else ())
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where the source is read from."""
+        """Places of the source."""
         return self._source.places
 
     def files(self, start: int, stop: int) -> list[str]:
-        """Name the files of the source that have some of the rows."""
+        """Return the files of the source that hold some of the rows."""
         return self._source.files(start, stop)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows of both."""
+        """Return rows of the source and the targets."""
         both = (self._source.read(start, stop), self._targets.read(start, stop))
         return np.concatenate(both, axis=1, dtype=self.dtype)
 
@@ -161,14 +163,14 @@ class BesideSource(Source):
 
 
 def beside_names(names: tuple[str, ...] | None, targets: Targets) -> tuple[str, ...] | None:
-    """Return the names of columns and targets; a target that is called as a column gets another name."""
+    """Return the names of columns and targets; a target with the name of a column is renamed."""
     if names is None:
         return None
     return names + tuple(name if name not in names else f"target {name}" for name in targets.names)
 
 
 def with_targets(source: Source, targets: Targets) -> Source:
-    """Return a source of columns and targets: of Dask blocks where either is made of them."""
+    """Return a source of columns and targets; a Dask source if the columns are one."""
     if not isinstance(source, DaskSource):
         if is_dask_array(targets.values):
             targets = Targets(targets.values.compute(), targets.classes, targets.names)

@@ -1,4 +1,4 @@
-"""What the codecs of a Zarr array promise: whether a flipped bit in a chunk is found when it is decoded."""
+"""Checksums among the codecs of a Zarr array: whether decoding a chunk detects a flipped bit."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import zarr
 
-# By the names that codecs have in metadata. Zstandard has a checksum where it was asked for one, which is not usual.
+# Names of codecs in metadata. Zstandard has an optional checksum, which is usually off.
 CHECKSUMMED = {"gzip", "zlib", "bz2", "crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"}
 
 
 def unguarded(array: zarr.Array[Any]) -> str | None:
-    """Name the codecs of an array whose chunks have no checksum, or return None if they have one."""
+    """Return the codecs of an array if they have no checksum, else None."""
     metadata = array.metadata
     if metadata.zarr_format == 2:
         codecs = [codec.get_config() for codec in (*(metadata.filters or ()), metadata.compressor) if codec is not None]
@@ -27,13 +27,13 @@ def unguarded(array: zarr.Array[Any]) -> str | None:
 
 
 def _is_checksum(name: str, settings: dict[str, Any]) -> bool:
-    if name == "lzma":  # of its three formats xz has one, unless it is told to do without
+    if name == "lzma":  # of its three formats only xz has one, which can be turned off
         return settings.get("format") == lzma.FORMAT_XZ and settings.get("check") != lzma.CHECK_NONE
     return name in CHECKSUMMED or bool(settings.get("checksum"))
 
 
 def _flat(codecs: Iterable[dict[str, Any]]) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yield names and settings; those within shards too, but not of their index, which is no data."""
+    """Yield names and settings of codecs, also of those within shards, but not of the index of shards."""
     for codec in codecs:
         name = str(codec.get("id", codec.get("name"))).removeprefix("numcodecs.")
         settings = codec.get("configuration") or codec
@@ -42,8 +42,8 @@ def _flat(codecs: Iterable[dict[str, Any]]) -> Iterable[tuple[str, dict[str, Any
 
 
 def advice(address: str, codec: str) -> str:
-    """Say what chunks without checksums mean, and what can be done."""
+    """Explain the risk of chunks without checksums, and the remedies."""
     return (
         f"{address} ({codec}) has no checksums in its chunks: a bit that flips in the store may not be noticed. "
-        "`rgcss verify` reads again and compares; `rgcss convert` writes chunks with checksums."
+        "`rgcss verify` reads the data again and compares; `rgcss convert` writes chunks with checksums."
     )

@@ -27,12 +27,12 @@ class DaskSource(Source):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """Dask arrays."""
+        """Take Dask arrays."""
         return isinstance(thing, da.Array)
 
     @classmethod
     def of(cls, thing: Any, reading: Reading) -> Source:
-        """Count rows where Dask does not know them, and put column chunks together."""
+        """Count rows that Dask does not know, and merge column chunks."""
         if thing.ndim != 2:
             return cls(thing)
         if np.isnan(thing.shape[1]):
@@ -45,17 +45,17 @@ class DaskSource(Source):
 
     @property
     def array(self) -> da.Array:
-        """The matrix, to be taken columns from."""
+        """The matrix as a Dask array."""
         return self._array
 
     @property
     def cuts(self) -> Cuts:
-        """Where blocks begin; empty ones are left out."""
+        """The rows where blocks begin, without empty blocks."""
         return np.unique(np.cumsum([0, *self._array.chunks[0]])).astype(np.int64)
 
     @property
     def geometry(self) -> Geometry:
-        """Blocks arrive whole."""
+        """The geometry, marked as read in whole blocks."""
         return Geometry(self.shape[0], self.shape[1], self.dtype, self.cuts, whole=True)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
@@ -63,14 +63,14 @@ class DaskSource(Source):
         return dense(self._array[start:stop].compute())
 
     def blocks(self, edges: Cuts) -> tuple[dict[Any, Any], list[list[Any]]]:
-        """Return the array's own graph, and the blocks that lie in each range."""
+        """Return the graph of the array, and the keys of the blocks of each range."""
         (array,) = optimize(self._array)  # type: ignore[no-untyped-call]
         keys = [row[0] for row in array.__dask_keys__()]
         first, last = self._touched(edges[:-1], edges[1:])
         return dict(array.__dask_graph__()), [keys[a:b] for a, b in zip(first, last, strict=True)]
 
     def with_blocks(self, start: int, blocks: list[Any]) -> Source:
-        """Read from computed blocks."""
+        """Return a source that reads from computed blocks."""
         (first,), _ = self._touched(np.array([start]), np.array([start + 1]))
         return _Computed(self, int(self._edges[first]), blocks)
 
@@ -79,11 +79,11 @@ class DaskSource(Source):
         return np.cumsum([0, *self._array.chunks[0]]).astype(np.int64)
 
     def _touched(self, starts: Cuts, stops: Cuts) -> tuple[Cuts, Cuts]:
-        """Return the first block and the one past the last that hold rows of each range."""
+        """Return, for each range, the first block and the end of the blocks that hold its rows."""
         return np.searchsorted(self._edges, starts, "right") - 1, np.searchsorted(self._edges, stops, "left")
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks get the blocks; the graph behind them stays where it is.
+        # Tasks receive the blocks; the graph is not sent to them.
         return {**self.__dict__, "_array": _Chunks(self._array.chunks)}
 
 
@@ -92,19 +92,19 @@ class DaskFrameSource(DaskSource):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """Dask data frames."""
+        """Take Dask data frames."""
         return is_dask_collection(thing) and hasattr(thing, "to_dask_array") and hasattr(thing, "columns")
 
     @classmethod
     def of(cls, thing: Any, reading: Reading) -> Source:
-        """Count the rows of each partition and take the values."""
-        # As a frame: its gaps become NaN, those of an array of objects stay what no number can be made of.
+        """Count the rows of each partition, and wrap the values."""
+        # Convert the frame, not the array: its gaps become NaN, while gaps in an array of objects cannot be converted.
         array = thing.astype(frame_dtype(thing)).to_dask_array(lengths=True)
         return cls(array, tuple(str(name) for name in thing.columns))
 
 
 def plain_blocks(array: da.Array) -> da.Array:
-    """Return the array with blocks as `plain_block` makes them; nothing is computed."""
+    """Return the array with `plain_block` applied to each block, lazily."""
     meta = plain_block(array._meta)
     dtype = plain_dtype(array, lazy=True)
     if type(meta) is type(array._meta) and dtype == array.dtype and array.dtype.isnative:
@@ -118,23 +118,24 @@ def _plain_block_of(block: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def plain_block(block: Any) -> Any:
-    """Return a block that rows and columns can be cut out of: an array without a mask, or a sparse matrix by rows."""
+    """Return a block that can be sliced by rows and columns: an array without a mask, or a CSR matrix."""
     if scipy.sparse.issparse(block):
         return block.tocsr()
     return block if is_sparse(block) else plain(block)
 
 
 def check_promise(rows: NDArray[Any], columns: int, dtype: np.dtype[Any], address: str) -> None:
-    """Refuse a block that is not what its Dask array says it has: its sums would not add up with the others."""
+    """Refuse a block that differs from the metadata of its Dask array: its sums could not be added to the others."""
     if rows.shape[1] != columns or rows.dtype != dtype:
         raise ValueError(
-            f"{address} promises {columns} columns of {dtype}; a block has {rows.shape[1]} of {rows.dtype}. Give "
+            f"blocks must agree with the metadata of their Dask array; {address} has {columns} columns of {dtype}, "
+            f"a block has {rows.shape[1]} of {rows.dtype}. Give "
             "map_blocks the right dtype and chunks."
         )
 
 
 def stacked(arrays: Sequence[da.Array]) -> da.Array:
-    """Put arrays one below the other; Dask does so with one kind of blocks, so that several become dense."""
+    """Concatenate arrays by rows; blocks of different types become dense, because Dask needs one type."""
     if len({type(array._meta) for array in arrays}) > 1:
         meta = np.empty((0, 0), arrays[0].dtype)
         arrays = [da.map_blocks(dense, array, dtype=array.dtype, meta=meta) for array in arrays]  # type: ignore[no-untyped-call]
@@ -142,14 +143,14 @@ def stacked(arrays: Sequence[da.Array]) -> da.Array:
 
 
 class _Chunks:
-    """All that is left of an array when it has been sent to a task."""
+    """The chunks of an array, which are all of it that is sent to a task."""
 
     def __init__(self, chunks: tuple[tuple[int, ...], ...]) -> None:
         self.chunks = chunks
 
 
 class _Computed(Source):
-    """Computed blocks, one below the other."""
+    """A source of computed blocks, stacked by rows."""
 
     def __init__(self, whole: DaskSource, start: int, blocks: list[Any]) -> None:
         self.shape, self.dtype, self.address = whole.shape, whole.dtype, whole.address
@@ -158,21 +159,21 @@ class _Computed(Source):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """Nothing a user has."""
+        """Return False: users have no objects of this kind."""
         return False
 
     @classmethod
     def of(cls, thing: Any, reading: Reading) -> Source:
-        """Never called."""
+        """Raise: `takes` is always False."""
         raise NotImplementedError
 
     @property
     def cuts(self) -> Cuts:
-        """Where the blocks begin."""
+        """The rows where blocks begin."""
         return self._starts
 
     def read_block(self, start: int, stop: int) -> NDArray[Any] | SparseRows:
-        """Cut the rows out of the blocks; out of CSR blocks as sparse ones."""
+        """Return rows of the blocks; as sparse rows if there is one CSR block."""
         if len(self._blocks) != 1 or getattr(self._blocks[0], "format", "") != "csr":
             return self.read(start, stop)
         first = int(self._starts[0])
@@ -180,7 +181,7 @@ class _Computed(Source):
         return rows if rows.dtype == self.dtype and rows.shape[1] == self.shape[1] else self.read(start, stop)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Cut the rows out of the blocks."""
+        """Return rows of the blocks."""
         found = [
             dense(block[max(0, start - a) : stop - a])
             for block, a in zip(self._blocks, self._starts, strict=False)

@@ -1,4 +1,4 @@
-"""Chunks that decode to no more than they should: a few kilobytes of a stranger's may stand for gigabytes."""
+"""Limits on the decoded size of chunks: a malicious or damaged chunk of kilobytes may decode to gigabytes."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from zarr.codecs import ShardingCodec
 from rgcss_dask.compat import ArraySpec, BatchedCodecPipeline, V2Codec
 
 SLACK = 2**16  # bytes that codecs may add
-FILTERED = 16  # times as large as its values a chunk may be before the filters of format 2
-INDEX = 16  # bytes in a shard to say where each of its chunks is
+FILTERED = 16  # most times that the filters of format 2 may enlarge a chunk
+INDEX = 16  # bytes per chunk in the index of a shard
 COMPRESSORS = {"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"}
 
-_BLOSC_HEAD = 16  # bytes; among them how many there are decoded, and how many stored
+_BLOSC_HEAD = 16  # bytes, including the decoded and the stored size
 _ZSTD_MAGIC = (0xFD2FB528).to_bytes(4, "little")
 # A chunk whose codec does not declare its size is decoded as a stream, up to the limit.
 _FILES: dict[str, Any] = {"gzip": gzip.open, "bz2": bz2.open, "lzma": lzma.open}
 
 
 def bounded_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
-    """Return the array such that a chunk that would decode to more than its rows is an error, not gigabytes."""
+    """Return an array for which decoding a chunk to more than its rows raises an error."""
     plain = array.async_array
-    if type(plain.codec_pipeline) is not BatchedCodecPipeline:  # the user has chosen another
+    if type(plain.codec_pipeline) is not BatchedCodecPipeline:  # the user chose another pipeline
         return array
     limited = type(plain)(metadata=plain.metadata, store_path=plain.store_path, config=plain.config)
     codecs = [_bounded(codec) for codec in plain.codec_pipeline]
@@ -46,12 +46,12 @@ def bounded_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
 
 
 def stored_limit(decoded: int) -> int:
-    """Return how many bytes a chunk may have in its store; what cannot be compressed grows a little."""
+    """Return the limit on the stored size of a chunk; incompressible data grow slightly."""
     return 2 * decoded + SLACK
 
 
 def largest_chunk(array: zarr.Array[Any]) -> int:
-    """Return how many bytes a stored chunk, or shard, of an array has at most before it is compressed."""
+    """Return the largest uncompressed size of a stored chunk or shard of an array."""
     size = math.prod(array.shards or array.chunks) * np.dtype(array.dtype).itemsize
     if array.metadata.zarr_format == 2:
         return size * (FILTERED if array.metadata.filters else 1)
@@ -60,19 +60,19 @@ def largest_chunk(array: zarr.Array[Any]) -> int:
 
 
 def check_stored(size: int, decoded: int) -> None:
-    """Refuse a chunk that has more bytes in its store than it can need."""
+    """Refuse a chunk whose stored size is above the limit."""
     if size > stored_limit(decoded):
         raise ValueError(f"a chunk of {decoded:,} bytes must not take {size:,} in its store")
 
 
 def check_blosc(stored: NDArray[np.uint8]) -> None:
-    """Refuse a chunk that was cut off: the decoder would go on in whatever memory comes after it."""
+    """Refuse a truncated chunk: the Blosc decoder would read past its end."""
     if len(stored) < _BLOSC_HEAD or _number(stored, 12) > len(stored):
-        raise ValueError(f"a chunk must be whole; this one was cut off after {len(stored):,} bytes")
+        raise ValueError(f"a chunk must be complete; this one is truncated after {len(stored):,} bytes")
 
 
 def declared_size(stored: NDArray[np.uint8], name: str) -> int | None:
-    """Return how many bytes a chunk has when it is decoded, if its head says so."""
+    """Return the decoded size of a chunk, if its header declares it."""
     head = bytes(stored[:18])
     if name == "blosc":
         return _number(stored, 4) if len(head) >= 8 else None
@@ -80,7 +80,7 @@ def declared_size(stored: NDArray[np.uint8], name: str) -> int | None:
         return _number(stored, 0) if len(head) >= 4 else None
     if name != "zstd" or len(head) < 5 or head[:4] != _ZSTD_MAGIC:
         return None
-    # RFC 8878, 3.1.1.1: a byte of flags, the window unless it is one segment, the dictionary's name, and the size.
+    # RFC 8878, 3.1.1.1: a byte of flags, the window unless it is a single segment, the dictionary id, and the size.
     flags = head[4]
     one_segment = flags >> 5 & 1
     at = 6 - one_segment + (0, 1, 2, 4)[flags & 3]
@@ -91,15 +91,15 @@ def declared_size(stored: NDArray[np.uint8], name: str) -> int | None:
 
 
 def check_declared(stored: NDArray[np.uint8], name: str, limit: int) -> None:
-    """Refuse a chunk that says that it is larger than it may be."""
+    """Refuse a chunk whose declared size is above the limit."""
     size = declared_size(stored, name)
     if size is not None and size > limit:
         raise _too_large(f"{size:,} bytes", limit)
 
 
 def read_within(stored: NDArray[np.uint8], codec: Any, name: str, limit: int, exact: int) -> bytes | None:
-    """Decode what does not say how large it is, up to the limit; None where its own codec may decode it."""
-    if name == "zstd" and declared_size(stored, name) is None:  # its codec needs to be told the very size
+    """Decode a chunk without a declared size, up to the limit; return None if its codec can decode it directly."""
+    if name == "zstd" and declared_size(stored, name) is None:  # its codec needs the exact size
         return bytes(Zstd().decode(stored, np.empty(exact, np.uint8)))
     if name == "zlib":
         decoder = zlib.decompressobj()
@@ -114,12 +114,12 @@ def read_within(stored: NDArray[np.uint8], codec: Any, name: str, limit: int, ex
     if len(data) > limit:
         raise _too_large("more", limit)
     if not whole:
-        raise ValueError(f"a chunk must be whole; this one was cut off after {len(stored):,} bytes")
+        raise ValueError(f"a chunk must be complete; this one is truncated after {len(stored):,} bytes")
     return bytes(data)
 
 
 def _too_large(found: str, limit: int) -> ValueError:
-    return ValueError(f"it must decode to no more than {limit:,} bytes, and would to {found}")
+    return ValueError(f"a chunk must decode to at most {limit:,} bytes; this one would decode to {found}")
 
 
 def _number(stored: NDArray[np.uint8], at: int) -> int:
@@ -134,7 +134,7 @@ def _name(codec: Any) -> str:
 
 
 def _bounded(codec: Codec) -> Codec:
-    """Return the codec within bounds; one that leaves sizes as they are stays as it is."""
+    """Return the codec with a size limit; codecs that keep sizes are returned unchanged."""
     if isinstance(codec, ShardingCodec):
         return _Shards(
             chunk_shape=codec.chunk_shape,
@@ -153,7 +153,7 @@ def _size(spec: ArraySpec) -> int:
 
 @dataclass(frozen=True)
 class _Bounded(BytesBytesCodec):
-    """A codec of format 3 that is asked only for what may come of it."""
+    """A codec of format 3 with a limit on the decoded size."""
 
     codec: BytesBytesCodec
     is_fixed_size = False
@@ -172,7 +172,7 @@ class _Bounded(BytesBytesCodec):
 
 
 class _Shards(ShardingCodec):
-    """Shards whose chunks are within bounds."""
+    """Shards with a limit on the decoded size of their chunks."""
 
     @property
     def codec_pipeline(self) -> BatchedCodecPipeline:
@@ -180,7 +180,7 @@ class _Shards(ShardingCodec):
 
 
 class _Format2(V2Codec):
-    """The codecs of format 2, within bounds."""
+    """The codecs of format 2 with a limit on the decoded size."""
 
     async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
         size = _size(chunk_spec)
@@ -193,13 +193,13 @@ class _Format2(V2Codec):
 
 
 class _Limited:
-    """A codec of numcodecs with a limit to what it decodes."""
+    """A numcodecs codec with a limit on the decoded size."""
 
     def __init__(self, codec: Any, limit: int, exact: int) -> None:
         self._codec, self._limit, self._exact = codec, limit, exact
 
     def decode(self, buf: Any) -> Any:
-        """Decode, if that is not too much."""
+        """Decode a chunk, or raise an error if it is above the limit."""
         name = _name(self._codec)
         if name not in COMPRESSORS:
             return self._codec.decode(buf)

@@ -1,4 +1,4 @@
-"""A matrix with its gaps filled as it is read."""
+"""A source that fills gaps as rows are read."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rgcss_dask.sources.views import Block, SourceView
 
 
 class FilledSource(SourceView):
-    """Another source, with a given number in the place of NaN in each column: the mean of other rows, mostly.
+    """A view of a source that replaces NaN by a given number for each column, usually a mean.
 
-    The numbers are rounded to the type of the rows, unless another is given.
+    The numbers are rounded to the dtype of the rows, unless another dtype is given.
     """
 
     def __init__(self, source: Source, values: NDArray[np.float64], dtype: DTypeLike | None = None) -> None:

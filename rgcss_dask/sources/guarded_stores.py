@@ -1,4 +1,4 @@
-"""Stores that guard what is read from them: chunks that must be there, and have the length they should have."""
+"""Stores that check what is read: chunks must exist, and must have a plausible length."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MissingChunkError(ValueError):
 
 
 class _StrictStore(WrapperStore[Store]):
-    """A store in which a chunk that is not there is an error, not the fill value."""
+    """A store in which a missing chunk is an error, not the fill value."""
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         value = await super().get(key, prototype, byte_range)
@@ -33,10 +33,10 @@ class _StrictStore(WrapperStore[Store]):
 
 
 class _WholeStore(WrapperStore[Store]):
-    """A store in which a chunk has the length it should have.
+    """A store that checks the length of chunks.
 
-    A file that is far too long is an error before it is read. So is a chunk of Blosc that was cut off: its decoder goes
-    on in whatever memory comes after it.
+    A file that is far too long is an error before it is read. So is a truncated chunk of Blosc, whose decoder would
+    read past its end.
     """
 
     def __init__(self, store: Store, decoded: int, blosc: bool) -> None:
@@ -59,7 +59,7 @@ class _WholeStore(WrapperStore[Store]):
 
 
 class _FilledStore(WrapperStore[Store]):
-    """A store in which a chunk may be absent. A chunk that is listed but cannot be read is an error of the store."""
+    """A store in which chunks may be absent, but a chunk that is listed and cannot be read is an error."""
 
     def __init__(self, store: Store, path: str) -> None:
         super().__init__(store)
@@ -73,13 +73,13 @@ class _FilledStore(WrapperStore[Store]):
         value = await super().get(key, prototype, byte_range)
         if value is None and key.rsplit("/", 1)[-1] not in METADATA and key in await asyncio.to_thread(self._keys):
             raise StoreError(
-                f"the store lists {key} of {self._path or self._store} and then says that it is not there. "
-                "Make the same call again when the store is well."
+                f"every chunk that the store lists must be readable; it lists {key} of {self._path or self._store} and "
+                "then answers that the chunk does not exist. Make the same call again when the store is well."
             )
         return value
 
     def _keys(self) -> dict[str, str]:
-        """List the chunks when one is first not found; an archive that has them all is not listed."""
+        """List the chunks, once, when the first chunk is not found."""
         with self._once:
             store = fsspec_store(self._store)
             if self._listed is None:
@@ -88,13 +88,13 @@ class _FilledStore(WrapperStore[Store]):
 
 
 def strict_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
-    """Return the array such that reading a missing chunk is a `MissingChunkError`."""
+    """Return an array for which reading a missing chunk raises a `MissingChunkError`."""
     store, zarr_format = _StrictStore(named(array.store)), array.metadata.zarr_format
     return zarr.open_array(store, path=array.path, mode="r", zarr_format=zarr_format)
 
 
 def filled_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
-    """Return the array such that a missing chunk is the fill value only if the store does not list it."""
+    """Return an array that reads a missing chunk as the fill value only if the store does not list it."""
     store = fsspec_store(array.store)
     if store is None or is_process_local(store):
         return array
@@ -103,7 +103,7 @@ def filled_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
 
 
 def whole_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
-    """Return the array such that a chunk too long or cut off is an error also where its codec does not see it."""
+    """Return an array for which a chunk that is too long or truncated is an error even if its codec misses it."""
     blosc = ends_in_blosc(array)
     if not blosc and not isinstance(innermost(array.store), LocalStore):
         return array
@@ -112,27 +112,27 @@ def whole_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
 
 
 def strict_group(group: zarr.Group) -> zarr.Group:
-    """Return the group such that reading a missing chunk in it is a `MissingChunkError`."""
+    """Return a group for which reading a missing chunk raises a `MissingChunkError`."""
     store, zarr_format = _StrictStore(named(group.store)), group.metadata.zarr_format
     return zarr.open_group(store, path=group.path, mode="r", zarr_format=zarr_format)
 
 
 def innermost(store: Store) -> Store:
-    """Return the store within what is wrapped around it."""
+    """Return the store inside all wrappers."""
     while isinstance(store, WrapperStore):
         store = store._store
     return store
 
 
 def rooted(store: Store) -> Store:
-    """Return the store with its whole path: workers may have started in another folder."""
+    """Return the store with an absolute path: workers may run in another folder."""
     if not isinstance(store, LocalStore) or store.root.is_absolute():
         return store
     return LocalStore(store.root.absolute(), read_only=True)
 
 
 def rooted_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
-    """Return an array whose store is at the same place in every folder that a process may be in."""
+    """Return the array with an absolute path of its store."""
     store = rooted(array.store)
     if store is array.store:
         return array
@@ -140,14 +140,14 @@ def rooted_array(array: zarr.Array[Any]) -> zarr.Array[Any]:
 
 
 def is_process_local(store: Store) -> bool:
-    """Tell whether what is in a store is in the memory of this process alone."""
+    """Tell whether a store lives in the memory of this process only."""
     return isinstance(store, MemoryStore) or (isinstance(store, FsspecStore) and "memory" in str(store.fs.protocol))
 
 
 def listing(store: FsspecStore, path: str) -> dict[str, str] | None:
     """Return size and time of every object of the array, from one listing."""
     if "http" in str(store.fs.protocol):
-        return None  # a web server has no listing to rely on
+        return None  # a web server has no reliable listing
     options = {k: v for k, v in store.fs.storage_options.items() if k != "asynchronous"}
     fs, root = filesystem(store.fs.unstrip_protocol(store.path), options)
     fs.invalidate_cache()

@@ -1,4 +1,4 @@
-"""Rows that are in memory: NumPy arrays, SciPy sparse matrices and pandas data frames."""
+"""Rows in memory: NumPy arrays, SciPy sparse matrices and pandas data frames."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rgcss_dask.sources.base import (
 
 
 class ArraySource(Source):
-    """A NumPy array, a memory map, or anything else with rows that are quickly at hand."""
+    """A NumPy array, a memory map, or any other array with fast access to rows."""
 
     in_memory = True
 
@@ -37,7 +37,7 @@ class ArraySource(Source):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """NumPy arrays and memory maps."""
+        """Take NumPy arrays and memory maps."""
         return isinstance(thing, np.ndarray)
 
     @classmethod
@@ -47,7 +47,7 @@ class ArraySource(Source):
 
     @property
     def cuts(self) -> Cuts:
-        """Rows a megabyte apart."""
+        """One cut per megabyte."""
         return even_cuts(self.shape[0], max(1, BLOCK_BYTES // max(1, self.shape[1] * self.dtype.itemsize)))
 
     @property
@@ -56,16 +56,16 @@ class ArraySource(Source):
         return () if self.address == "memory" else (self.address,)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows, mostly a view; a mask has its gaps in other blocks perhaps, and all have one dtype."""
+        """Return rows, usually as a view; masked arrays become floats in every block, so that all have one dtype."""
         return dense(self._array[start:stop]).astype(self.dtype, copy=False)
 
     def stamps(self, edges: Cuts) -> list[str] | None:
-        """Checksum the rows, which memory gives at once."""
+        """Return checksums of the rows, which are fast to read."""
         return checksums(self, edges)
 
 
 class SparseSource(ArraySource):
-    """A SciPy sparse matrix; rows that are not multiplied as they are become dense a few megabytes at a time."""
+    """A SciPy sparse matrix; rows that are not multiplied as sparse become dense, a few megabytes at a time."""
 
     def read_block(self, start: int, stop: int) -> NDArray[Any] | SparseRows:
         """Return sparse rows."""
@@ -77,7 +77,7 @@ class SparseSource(ArraySource):
         return sparse_row_bytes(self._array.nnz, self.shape[0], self.dtype)
 
     def stamps(self, edges: Cuts) -> list[str] | None:
-        """Checksum what is stored of the rows: dense they may be a thousand times as large."""
+        """Return checksums of the stored values: dense rows may be a thousand times as large."""
         data, indices, pointers = self._array.data, self._array.indices, self._array.indptr
         stamps = []
         for start, stop in pairwise(edges):
@@ -90,12 +90,12 @@ class SparseSource(ArraySource):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """Sparse matrices and arrays of SciPy."""
+        """Take sparse matrices and arrays of SciPy."""
         return is_sparse(thing) and _package(thing) == "scipy"
 
     @classmethod
     def of(cls, thing: Any, reading: Reading) -> Source:
-        """Wrap the matrix, by rows."""
+        """Wrap the matrix in CSR format."""
         return cls(thing.tocsr())
 
 
@@ -104,7 +104,7 @@ class FrameSource(ArraySource):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """Frames of pandas."""
+        """Take pandas data frames."""
         return _package(thing) == "pandas" and getattr(thing, "ndim", 0) == 2
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Columns taken from, and rebuilt in, what is read later: Dask collections and stored matrices, block by block."""
+"""Lazy transforms of Dask collections and stored matrices, block by block: taking and rebuilding columns."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rgcss_dask.sources.in_memory import ArraySource, FrameSource, SparseSource
 from rgcss_dask.sources.registry import StackedSource, kind_of, open_source
 from rgcss_dask.sources.xarray import XarraySource
 
-AT_HAND = (ArraySource, FrameSource, SparseSource, StackedSource, None)  # None: what scikit-learn is left to judge
+AT_HAND = (ArraySource, FrameSource, SparseSource, StackedSource, None)  # None: scikit-learn validates it
 
 
 def is_stored(thing: Any) -> bool:
-    """Tell what is read later, by `scan`, from what is in memory now."""
+    """Tell whether data are lazy or stored, and are read by `scan`, rather than in memory."""
     if isinstance(thing, list | tuple):
         return len(thing) > 0 and is_stored(thing[0])
     if isinstance(thing, str | Path | Source):
@@ -38,7 +38,7 @@ def is_dask_frame(thing: Any) -> bool:
 
 
 def columns_of(thing: Any) -> tuple[Any, int, tuple[str, ...] | None]:
-    """Return the thing, opened unless it is a Dask collection, with the number and the names of its columns."""
+    """Return the data, opened unless they are a Dask collection, with the number and the names of the columns."""
     if is_dask_frame(thing):
         return thing, len(thing.columns), tuple(str(name) for name in thing.columns)
     if not isinstance(thing, da.Array):
@@ -50,7 +50,7 @@ def columns_of(thing: Any) -> tuple[Any, int, tuple[str, ...] | None]:
 
 
 def dask_rows(thing: Any) -> da.Array:
-    """Return a stored matrix as a Dask array of whole rows; nothing is read."""
+    """Return a stored matrix as a lazy Dask array of whole rows."""
     if isinstance(thing, da.Array):
         return plain_blocks(thing)
     source = open_source(thing)
@@ -76,9 +76,9 @@ def _read_block(source: Source, block_info: Any = None) -> NDArray[Any]:
 
 
 def take(thing: Any, taker: Take) -> Any:
-    """Take columns of a Dask array or data frame, or of a stored matrix; nothing is read.
+    """Take columns of a Dask array or data frame, or of a stored matrix, lazily.
 
-    A DataArray that is not made of Dask blocks is read, block by block.
+    A DataArray without Dask blocks is read at once, block by block.
     """
     if isinstance(thing, XarraySource):
         return taker.settle(dask_rows(thing)[:, taker.columns].compute())
@@ -97,9 +97,9 @@ def _take_block(block: Any, taker: Take) -> Any:
 
 
 def rebuild(thing: Any, model: Rebuild, names: tuple[str, ...], places: NDArray[np.intp]) -> Any:
-    """Rebuild all columns of a Dask array or data frame that holds the picked ones at places; nothing is computed.
+    """Rebuild all columns, lazily, from a Dask array or data frame that holds the picked columns at ``places``.
 
-    The map travels once, as a task of its own: its weights are too large to be in every task.
+    The model is a task of its own, sent once: its weights are too large to be part of every task.
     """
     held = delayed(model, pure=True, traverse=False)
     if is_dask_frame(thing):

@@ -1,4 +1,4 @@
-"""Zarr arrays that hold packed integers, as climate archives do: Xarray decodes each block that is read."""
+"""Zarr arrays of packed integers, as in climate archives: Xarray decodes each block after reading."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rgcss_dask.core.plan import Cuts
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.zarr import ZarrSource
 
-# Attributes by which stored numbers differ from the values they stand for (CF conventions, chapter 8).
+# Attributes that define the packing of stored numbers (CF conventions, chapter 8).
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 
 
 class PackedSource(Source):
-    """A Zarr array with its numbers decoded; gaps become NaN."""
+    """A Zarr array whose packed numbers are decoded; gaps become NaN."""
 
     def __init__(self, stored: ZarrSource, attributes: dict[str, Any]) -> None:
         self._stored, self._attributes = stored, attributes
@@ -30,7 +30,7 @@ class PackedSource(Source):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """Nothing at once: an array is opened first, see `unpacked`."""
+        """Return False: an array is opened as a `ZarrSource` first, see `unpacked`."""
         return False
 
     @classmethod
@@ -45,16 +45,16 @@ class PackedSource(Source):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where the array is on this machine."""
+        """The path of the array on this machine."""
         return self._stored.paths
 
     def files(self, start: int, stop: int) -> list[str]:
-        """Name the files of the array."""
+        """Return the files of the array."""
         return self._stored.files(start, stop)
 
     @property
     def cuts(self) -> Cuts:
-        """Where stored chunks begin."""
+        """The rows where stored chunks begin."""
         return self._stored.cuts
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
@@ -62,7 +62,7 @@ class PackedSource(Source):
         return self._decoded(self._stored.read(start, stop))
 
     def stamps(self, edges: Cuts) -> list[str] | None:
-        """Add how the numbers are packed to the stamps of the stored chunks: it can change while they do not."""
+        """Add a digest of the packing to the stamps: the packing can change while the chunks do not."""
         stamps = self._stored.stamps(edges)
         return None if stamps is None else [f"{stamp}-{digest(self._attributes)}" for stamp in stamps]
 
@@ -71,7 +71,7 @@ class PackedSource(Source):
 
 
 def decoded(block: NDArray[Any], attributes: dict[str, Any], address: str) -> NDArray[Any]:
-    """Return the numbers that packed ones stand for, of a matrix or of a vector."""
+    """Return the decoded values of packed numbers, of a matrix or a vector."""
     xarray = _xarray(address)
     variable = xarray.Variable(("row", "column")[: block.ndim], block, attributes)
     return np.asarray(xarray.conventions.decode_cf_variable(address, variable).to_numpy())
@@ -90,15 +90,16 @@ def unpacked(source: Source) -> Source:
 
 
 def packing(array: zarr.Array[Any]) -> dict[str, Any]:
-    """Return the attributes that say how the numbers of an array are packed; none if they are as they are."""
+    """Return the attributes that define the packing of an array; empty if it is not packed."""
     found: dict[str, Any] = {name: array.attrs[name] for name in PACKING if name in array.attrs}
-    # In format 2 Xarray keeps the fill value as that of the store, in format 3 that of floats as text.
+    # In format 2 Xarray stores the fill value as that of the array; in format 3 it stores fill values of floats as
+    # text.
     if array.metadata.zarr_format == 2 and (found or "_ARRAY_DIMENSIONS" in array.attrs):
         found.setdefault("_FillValue", array.metadata.fill_value)
     fill = found.get("_FillValue")
     if isinstance(fill, str):
         (fill,) = struct.unpack("<d", base64.standard_b64decode(fill))
-    if fill is None or fill != fill:  # a gap that is NaN already
+    if fill is None or fill != fill:  # gaps are NaN already
         found.pop("_FillValue", None)
     else:
         found["_FillValue"] = fill
@@ -106,7 +107,7 @@ def packing(array: zarr.Array[Any]) -> dict[str, Any]:
 
 
 def digest(attributes: dict[str, Any]) -> str:
-    """Tell ways of packing apart."""
+    """Return a digest of the packing."""
     return hashlib.blake2b(repr(sorted(attributes.items())).encode(), digest_size=4).hexdigest()
 
 
@@ -115,7 +116,7 @@ def _xarray(address: str) -> Any:
         import xarray  # noqa: PLC0415 (an extra, and half a second to import)
     except ImportError as error:
         raise ImportError(
-            f"{address} holds packed numbers, and decoding them needs a package that is not installed: "
+            f"{address} holds packed numbers; decoding them needs a package that is not installed: "
             "pip install 'rgcss-dask[xarray]'."
         ) from error
     return xarray

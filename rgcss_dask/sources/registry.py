@@ -1,4 +1,4 @@
-"""Every kind of source there is, and several of them stacked."""
+"""The list of all kinds of sources, and stacks of sources."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rgcss_dask.sources.zarr import ZarrSource, no_array
 
 
 class StackedSource(Source):
-    """Several sources, one below the other."""
+    """Several sources, stacked by rows."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         first = sources[0]
@@ -42,7 +42,7 @@ class StackedSource(Source):
         self._starts = np.cumsum([0] + [source.shape[0] for source in sources])
         self.shape = (int(self._starts[-1]), first.shape[1])
         self.dtype, self.names = first.dtype, first.names
-        # In words the first one, in a digest all: what cannot be stamped is told apart by its address.
+        # The digest covers all addresses: sources without stamps are identified by their address.
         addresses = "\n".join(source.address for source in sources).encode()
         digest = hashlib.blake2b(addresses, digest_size=4).hexdigest()
         self.address = f"{first.address} and {len(sources) - 1} more ({digest})"
@@ -51,16 +51,16 @@ class StackedSource(Source):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """Any list or tuple of the other kinds, and patterns."""
+        """Take lists and tuples of the other kinds, and patterns."""
         return isinstance(thing, list | tuple) or (isinstance(thing, str | Path) and "*" in str(thing))
 
     @classmethod
     def of(cls, thing: Any, reading: Reading) -> Source:
-        """Open each one; arrays of Dask become one, so that a cluster computes the blocks."""
+        """Open each source; Dask arrays become one array, so that a cluster computes the blocks."""
         things = thing if isinstance(thing, list | tuple) else matches(str(thing), reading)
         if len(things) == 0:
             raise ValueError("a list of sources must name at least one; got an empty list.")
-        # What a pattern stands for is no pattern, even if there is a star in its name.
+        # The matches of a pattern are not patterns, even if a name contains a star.
         kinds = KINDS if things is thing else tuple(kind for kind in KINDS if kind is not cls)
         sources = [_open(one, reading, kinds).checked() for one in things]
         if len(sources) == 1:
@@ -71,36 +71,36 @@ class StackedSource(Source):
 
     @property
     def parts(self) -> tuple[Source, ...]:
-        """The sources, from the top."""
+        """The stacked sources, in order."""
         return self._sources
 
     @property
     def processes(self) -> bool:
-        """Whether other processes can read all of them; what Dask has yet to compute is asked for by this one."""
+        """Whether other processes can read all of them; Dask arrays must be computed through this process."""
         return all(source.processes and not isinstance(source, DaskSource) for source in self._sources)
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths of all of them."""
+        """The paths of all sources."""
         return tuple(path for source in self._sources for path in source.paths)
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where all of them are."""
+        """The places of all sources."""
         return tuple(place for source in self._sources for place in source.places)
 
     def files(self, start: int, stop: int) -> list[str]:
-        """Name the files of each source that has some of the rows."""
+        """Return the files of each source that hold some of the rows."""
         return [file for source, a, b in self._ranges(start, stop) for file in source.files(a, b)]
 
     @cached_property
     def cuts(self) -> Cuts:
-        """The cuts of each, moved to where it begins."""
+        """The cuts of all sources, as rows of the stack."""
         pieces = [s.cuts[:-1] + start for s, start in zip(self._sources, self._starts[:-1], strict=True)]
         return np.concatenate([*pieces, [self.shape[0]]]).astype(np.int64)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows of one source, or of neighbours."""
+        """Return rows of one source, or of neighbouring sources."""
         found = [source.read(a, b) for source, a, b in self._ranges(start, stop)]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
@@ -119,14 +119,15 @@ class StackedSource(Source):
         return max(each) if all(each) else 0
 
     def stamps(self, edges: Cuts) -> list[str] | None:
-        """Join the stamps of what each source has in a range."""
+        """Join the stamps of the parts of each range."""
         joined: list[list[str]] = [[] for _ in edges[1:]]
         for source, start in zip(self._sources, self._starts[:-1], strict=True):
             inside = np.clip(edges - start, 0, source.shape[0])
             touched = np.flatnonzero(np.diff(inside))
             if len(touched) == 0:
                 continue
-            stamps = source.stamps(inside[touched[0] : touched[-1] + 2])  # all at once: a store is listed for them
+            # All at once, because the store is listed for each call.
+            stamps = source.stamps(inside[touched[0] : touched[-1] + 2])
             if stamps is None:
                 return None
             for i, stamp in zip(touched, stamps, strict=True):
@@ -145,7 +146,7 @@ class StackedSource(Source):
 
 
 def open_source(thing: Any, *, missing: str = "raise", storage_options: dict[str, Any] | None = None) -> Source:
-    """Wrap whatever holds a matrix: a path, URL or pattern, an array, a data frame, or a list of them."""
+    """Open a matrix as a source: a path, URL or pattern, an array, a data frame, or a list of these."""
     if missing not in ("raise", "fill"):
         raise ValueError(f"missing must be 'raise' or 'fill'; got {missing!r}.")
     return _open(thing, Reading(missing, storage_options or {})).checked()
@@ -164,18 +165,18 @@ def _open(thing: Any, reading: Reading, kinds: Sequence[type[Source]] | None = N
         return _stored(str(thing), reading, kinds)
     raise WrongKindError(
         f"a source must be a path or URL of a Zarr array, a Zarr, NumPy, SciPy sparse or Dask array, a "
-        f"pandas, polars or Dask data frame, a table of Arrow, a DataArray of Xarray, an AnnData, or a list of these; "
+        f"pandas, polars or Dask data frame, an Arrow table, an Xarray DataArray, an AnnData, or a list of these; "
         f"got {type(thing).__module__}.{type(thing).__qualname__}."
     )
 
 
 def kind_of(thing: Any, kinds: Sequence[type[Source]] = ()) -> type[Source] | None:
-    """Return the first kind that takes an object; None for addresses of one archive, which are tried one by one."""
+    """Return the first kind that takes an object; None for an address of a single archive."""
     return next((kind for kind in kinds or KINDS if kind.takes(thing)), None)
 
 
 def _stored(address: str, reading: Reading, kinds: Sequence[type[Source]]) -> Source:
-    """Open what is at an address, whichever kind it is of; it is opened as an array first, which most are."""
+    """Open stored data at an address by trying each kind, arrays first."""
     for kind in kinds:
         with metadata_named(address, OF_JSON):
             found = kind.at(address, reading)
@@ -185,12 +186,12 @@ def _stored(address: str, reading: Reading, kinds: Sequence[type[Source]]) -> So
 
 
 def addresses(thing: str) -> list[str]:
-    """Return what an address or a pattern stands for."""
+    """Return the matches of a pattern, or the address itself."""
     return matches(thing, Reading()) if "*" in thing else [thing]
 
 
 def matches(pattern: str, reading: Reading) -> list[str]:
-    """Return the addresses a pattern stands for, in the order people count in: day-2 before day-10."""
+    """Return the matches of a pattern in natural order: day-2 before day-10."""
     if is_url(pattern):
         fs, path = filesystem(pattern, reading.storage_options)
         found = Retry.configured()("listed", pattern, lambda: [fs.unstrip_protocol(name) for name in fs.glob(path)])
@@ -218,8 +219,8 @@ KINDS: tuple[type[Source], ...] = (
     XarraySource,
     DaskSource,
     DaskFrameSource,
-    ArrowSource,  # after the kinds of pandas and Xarray, which can turn into tables of Arrow too
+    ArrowSource,  # after pandas and Xarray, whose objects can convert to Arrow tables too
     H5adSource,
-    ZarrSource,  # at an address tried before AnnData: one request for the many that are arrays
+    ZarrSource,  # before AnnData: most addresses are arrays, and need one request then
     AnnDataSource,
 )

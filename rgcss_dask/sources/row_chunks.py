@@ -1,7 +1,7 @@
-"""Chunks of whole rows, decoded straight into the rows that are wanted.
+"""Decoding of chunks of whole rows straight into the rows of the result.
 
-Zarr decodes a chunk into new memory and copies it from there. Paging that memory in, chunk after chunk, costs as much
-as decoding it, and what is freed of so many sizes leaves holes. Whatever is not a plain chunk is left to Zarr.
+Zarr decodes a chunk into new memory and copies it from there. Page faults of that memory cost as much as decoding, and
+freeing blocks of many sizes fragments the heap. Chunks of any other layout are left to Zarr.
 Why no other decoder: docs/decisions/chunk-decoder.md.
 """
 
@@ -27,7 +27,7 @@ from rgcss_dask.compat import concurrent_map, sync
 from rgcss_dask.runtime.page_pool import empty_rows
 from rgcss_dask.sources.decoding_limits import check_blosc, check_declared, check_stored, declared_size, stored_limit
 
-# Zarr's codecs hand out new memory; those of numcodecs behind them take a place to decode into, and need no settings.
+# Zarr's codecs return new memory; the numcodecs codecs behind them can decode into a buffer, and need no settings.
 _DECODERS: dict[type, Codec] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), Crc32cCodec: CRC32C(location="end")}
 
 
@@ -47,11 +47,11 @@ _AS_IT_IS = _AsItIs()
 
 
 class RowChunks:
-    """The rows of a Zarr array; those in a folder of this machine are read from their files, without an event loop."""
+    """The rows of a Zarr array; chunks in a local folder are read from their files, without an event loop."""
 
     def __init__(self, array: zarr.Array[Any], folder: str | None) -> None:
         self._array, self._folder = array, folder
-        # Outermost first; none of them: Zarr decodes everything.
+        # Outermost first; empty: Zarr decodes everything.
         self._decoders = _decoders(array) if array.ndim == 2 and array.chunks[1] == array.shape[1] else ()
 
     @property
@@ -79,7 +79,7 @@ class RowChunks:
         self._by_zarr(rows[last * height - start :], last * height)
 
     def _stored(self, indices: Sequence[int], size: int) -> Iterator[NDArray[np.uint8] | None]:
-        """Yield chunks as they are stored; None for one that Zarr is to look for."""
+        """Yield stored chunks; None for a chunk that is left to Zarr."""
         path = f"{self._array.path}/" if self._array.path else ""
         keys = [path + self._array.metadata.encode_chunk_key((index, 0)) for index in indices]
         if self._folder:
@@ -94,7 +94,7 @@ class RowChunks:
 
 
 def _read_file(path: str, decoded: int) -> NDArray[np.uint8] | None:
-    """Return the bytes of a file, which are some ``decoded`` ones, in memory of a size that others can use again."""
+    """Return the bytes of a file in pooled memory, with a buffer size that fits the decoded size."""
     try:
         with open(path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
@@ -111,7 +111,7 @@ def _room(decoded: int) -> int:
 
 
 def _decoders(array: zarr.Array[Any]) -> tuple[Codec, ...]:
-    """Return what decodes a chunk, outermost first, if its bytes are then those of its rows; else nothing."""
+    """Return the decoders of a chunk, outermost first, if they yield the bytes of its rows; else an empty tuple."""
     metadata = array.metadata
     if not np.dtype(array.dtype).isnative:
         return ()
@@ -131,20 +131,20 @@ def _decoders(array: zarr.Array[Any]) -> tuple[Codec, ...]:
 
 
 def _byte_order(codec: BytesCodec) -> Any:
-    """Return "little", "big", or None for single bytes, as zarr.json says it: the attribute is not always a str."""
+    """Return "little", "big", or None for single bytes, as in zarr.json: the attribute is not always a str."""
     configuration: Any = codec.to_dict().get("configuration", {})
     return configuration.get("endian")
 
 
 def decode_into(place: NDArray[Any], stored: NDArray[np.uint8] | None, decoders: Sequence[Codec]) -> bool:
-    """Decode a chunk into its place, or return False if it does not say that it fills that place exactly."""
+    """Decode a chunk into ``place``, or return False if its declared size is not exactly that of ``place``."""
     if stored is None:
         return False
     *outer, last = decoders
     for decoder in outer:
         check_declared(stored, decoder.codec_id, stored_limit(place.nbytes))
         stored = decoder.decode(_whole(stored, decoder))
-    # A decoder leaves the end of a place that is too large as it was, and says nothing.
+    # A decoder would leave the end of a larger buffer unchanged, without an error.
     size = len(stored) if last is _AS_IT_IS else declared_size(_whole(stored, last), last.codec_id)
     if size != place.nbytes:
         return False
@@ -159,7 +159,7 @@ def _whole(stored: NDArray[np.uint8], decoder: Codec) -> NDArray[np.uint8]:
 
 
 def ends_in_blosc(array: zarr.Array[Any]) -> bool:
-    """Tell whether chunks are as Blosc left them, without a checksum around."""
+    """Tell whether Blosc is the last codec of chunks, without a checksum after it."""
     if array.metadata.zarr_format == 2:
         return isinstance(array.metadata.compressor, Blosc)
     return array.metadata.codecs[-1].to_dict()["name"] in ("blosc", "numcodecs.blosc")

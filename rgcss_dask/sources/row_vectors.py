@@ -1,4 +1,4 @@
-"""One number for each row, weights or a mask, wherever it is kept and however it is chunked."""
+"""Vectors with one number for each row, weights or a mask, in any storage and with any chunks."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from rgcss_dask.sources.zarr import ZarrSource
 
 @dataclass(frozen=True)
 class StoredVector:
-    """A Zarr array of one number for each row; packed numbers are decoded as they are read."""
+    """A Zarr array of one number for each row; packed numbers are decoded after reading."""
 
     source: ZarrSource
     packing: dict[str, Any]
 
     @classmethod
     def of(cls, source: ZarrSource) -> StoredVector:
-        """See how the numbers are packed, as those of a matrix may be."""
+        """Wrap an array, with the packing of its numbers."""
         return cls(source, packing(source.array))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many there are."""
+        """The shape, (m,)."""
         return self.source.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What they are once decoded."""
+        """The dtype after decoding."""
         return self._decoded(np.empty(0, self.source.dtype)).dtype
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         return self._decoded(np.asarray(self.source.array[rows]))
 
     def fingerprint(self, rows: int) -> str:
-        """Tell what is stored now, and how it is packed, from what may be stored later."""
+        """Identify the stored content and its packing."""
         stamps = self.source.stamps(np.array([0, rows])) or ()
         packed = (digest(self.packing),) if self.packing else ()
         return " ".join((str(self.source.array.store_path), str(self.source.dtype), *stamps, *packed))
@@ -61,11 +61,11 @@ class RowVector:
 
     what: str
     values: Any
-    fingerprint: str  # tells this vector, as it was when the pass was planned, from others
+    fingerprint: str  # identifies the content at the time of planning
 
     @classmethod
     def of(cls, thing: Any, what: str, rows: int, reading: Reading) -> RowVector:
-        """Open it, and check that it has one entry per row."""
+        """Open a vector, and check that it has one entry per row."""
         values: Any = thing
         if isinstance(thing, str | Path) or ZarrSource.takes(thing):
             values = StoredVector.of(ZarrSource.of(thing, reading))
@@ -84,21 +84,21 @@ class RowVector:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where a Zarr array is on this machine."""
+        """The path of a Zarr array on this machine."""
         return self.values.source.paths if isinstance(self.values, StoredVector) else ()
 
     def files(self, start: int, stop: int) -> list[str]:
-        """Name the files of this machine in which the entries of some rows are stored."""
+        """Return the files of this machine that hold the entries of some rows."""
         return self.values.source.files(start, stop) if isinstance(self.values, StoredVector) else []
 
     def checksums(self, edges: Cuts) -> list[int]:
-        """Read the weights of each row range and return their checksums, as a pass does."""
+        """Return the checksums of the weights of each row range, as a pass computes them."""
         slices = (self.values[int(a) : int(b)] for a, b in pairwise(edges))
         read = compute(*slices) if is_dask_array(self.values) else slices  # type: ignore[no-untyped-call]
         return [weights_checksum(np.asarray(one)) for one in read]
 
     def inputs(self, edges: Cuts) -> tuple[dict[Any, Any], list[Any]]:
-        """Return a Dask graph, and for each row range what a task is given: a key, a slice, or the Zarr array."""
+        """Return a Dask graph and, for each row range, the input of its task: a key, a slice, or the Zarr array."""
         if isinstance(self.values, np.ndarray):
             return {}, [self.values[a:b] for a, b in pairwise(edges)]
         if isinstance(self.values, StoredVector):
@@ -109,16 +109,16 @@ class RowVector:
 
 
 def is_dask_array(thing: Any) -> bool:
-    """Recognise a Dask array without importing them: every worker loads this file, and that is half of the time."""
+    """Recognise a Dask array without importing dask.array, which would double the import time on workers."""
     return is_dask_collection(thing) and hasattr(thing, "compute_chunk_sizes")
 
 
 def checked_entries(what: str, values: NDArray[Any], start: int) -> NDArray[Any]:
-    """Return the entries from row ``start`` on, or say which of them is no weight, or is missing."""
+    """Return the entries from row ``start`` on, or raise an error that names an invalid or missing entry."""
     flaw = None
     if values.dtype.kind == "f" and what == "rows" and np.isnan(values).any():
         row = start + int(np.argmax(np.isnan(values)))
-        flaw = f"rows must say of every row whether it counts; row {row:,} is masked."
+        flaw = f"rows must be True or False for every row; row {row:,} is masked. Fill the gaps of the mask."
     elif values.dtype.kind in "biuf" and what == "weights":
         flaw = flawed_weight(values, start)
     if flaw is not None:

@@ -1,4 +1,4 @@
-"""A source seen through another: the same rows, changed as they are read."""
+"""Views of a source: the same rows, changed as they are read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Block = NDArray[Any] | SparseRows
 
 
 class SourceView(Source):
-    """Another source, whose rows are changed as they are read; a subclass says how."""
+    """A view of a source; subclasses define how rows are changed."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -31,12 +31,12 @@ class SourceView(Source):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """Nothing a user has."""
+        """Return False: users have no objects of this kind."""
         return False
 
     @classmethod
     def of(cls, thing: Any, reading: Reading) -> Source:
-        """Never called."""
+        """Raise: `takes` is always False."""
         raise NotImplementedError
 
     @property
@@ -46,47 +46,47 @@ class SourceView(Source):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where the source is on this machine."""
+        """The paths of the source on this machine."""
         return self._source.paths
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where the source is."""
+        """The places of the source."""
         return self._source.places
 
     @property
     def cuts(self) -> Cuts:
-        """Where the source may be cut."""
+        """The cuts of the source."""
         return self._source.cuts
 
     @property
     def geometry(self) -> Geometry:
-        """What the plan needs to know: the same as of the source, of these values."""
+        """The geometry of the source, with the dtype of the view."""
         return replace(self._source.geometry, dtype=self.dtype)
 
     def read_block(self, start: int, stop: int) -> Block:
-        """Read rows as the source has them, and change them."""
+        """Return changed rows, sparse if the source returns sparse rows."""
         return self.changed(self._source.read_block(start, stop))
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Read rows and change them."""
+        """Return changed rows as a dense array."""
         return np.asarray(self.changed(self._source.read(start, stop)))
 
     @abstractmethod
     def changed(self, rows: Block) -> Block:
-        """Return rows as they are seen here."""
+        """Return rows of the source as the view changes them."""
 
     def blocks(self, edges: Cuts) -> tuple[dict[Any, Any], list[list[Any]]]:
         """Return the graph of the source."""
         return self._source.blocks(edges)
 
     def with_blocks(self, start: int, blocks: list[Any]) -> Source:
-        """Read from computed blocks, and change them."""
+        """Return a view of the source that reads from computed blocks."""
         return self.over(self._source.with_blocks(start, blocks))
 
 
 class ColumnsSource(SourceView):
-    """Columns of another source: all of them in another order, or some."""
+    """A view of a source with some of its columns, or all in another order."""
 
     def __init__(self, source: Source, index: NDArray[np.intp]) -> None:
         super().__init__(source)
@@ -99,16 +99,16 @@ class ColumnsSource(SourceView):
         return ColumnsSource(source, self._index)
 
     def changed(self, rows: Block) -> Block:
-        """Take the columns."""
+        """Return the columns of rows."""
         return rows.take(self._index) if isinstance(rows, SparseRows) else rows[:, self._index]
 
     @property
     def geometry(self) -> Geometry:
-        """What the plan needs to know: that of the source, of these columns."""
+        """The geometry of the source, with these columns."""
         return replace(self._source.geometry, columns=len(self._index))
 
     def stamps(self, edges: Cuts) -> list[str] | None:
-        """Checksum rows in memory as they are read here; what is stored is as it was only in the same order."""
+        """Return checksums of rows in memory; add the order of columns to the stamps of stored rows."""
         if self._source.in_memory:
             return checksums(self, edges)
         stamps = self._source.stamps(edges)

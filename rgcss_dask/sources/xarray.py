@@ -1,4 +1,4 @@
-"""DataArrays of Xarray as matrices: one dimension is the rows, the others are stacked into columns, and back."""
+"""DataArrays of Xarray as matrices: one dimension becomes the rows, the others are stacked into columns; and back."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source, checksums, crc
 from rgcss_dask.sources.dask import DaskSource, plain_blocks
 from rgcss_dask.sources.zarr import ZarrSource, file_state
 
-PLACE = "place"  # the dimension of picked columns in what comes back
-RANK = "rank"  # their coordinate: the order of picking, from 1
+PLACE = "place"  # the dimension of picked columns in results
+RANK = "rank"  # coordinate of picked columns: the pick order, from 1
 
 
 def is_labelled(thing: Any) -> bool:
-    """Recognise what Xarray makes, without importing it."""
+    """Recognise objects of Xarray without importing it."""
     return type(thing).__module__.split(".")[0] == "xarray"
 
 
 def along(source: Any, rows: Any) -> tuple[Any, Any]:
-    """Take the name of a dimension as the rows of a DataArray; anything else stays as it is."""
+    """Convert a DataArray to a matrix if ``rows`` names a dimension; return anything else unchanged."""
     if isinstance(rows, str) and is_labelled(source):
         return Field.of(source, rows).matrix(source), None
     return source, rows
@@ -38,10 +38,10 @@ def along(source: Any, rows: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """How the values of a DataArray lie in a matrix, so that results find their places again.
+    """The layout of a DataArray as a matrix, by which results are converted back.
 
-    Columns that hold no value in any row, as the land of an ocean data set, are left out of the matrix and put back
-    as NaN.
+    Columns that hold no value in any row, such as the land in an ocean data set, are left out of the matrix and
+    restored as NaN.
 
     Examples
     --------
@@ -65,7 +65,7 @@ class Field:
 
     @classmethod
     def of(cls, array: Any, rows: str | None = None, *, land: str | ArrayLike = "ends") -> Field:
-        """Lay out a DataArray.
+        """Return the layout of a DataArray.
 
         Parameters
         ----------
@@ -74,9 +74,9 @@ class Field:
         rows : str, optional
             Name of the dimension whose entries are rows; the first one by default.
         land : {"ends", "all"} or array of bool, default="ends"
-            Which columns to leave out: those without a value in the first, middle and last row (``"ends"``; one that
-            has a value in another row is then an error in the pass), those without a value in any row
-            (``"all"``; reads everything once more), or a boolean array over the other dimensions.
+            Which columns to leave out: columns without a value in the first, middle and last row (``"ends"``; a value
+            in another row is then an error in the pass), columns without a value in any row (``"all"``; reads all data
+            once more), or a boolean array over the other dimensions.
 
         Returns
         -------
@@ -92,7 +92,7 @@ class Field:
         if left_out.shape != template.shape:
             raise ValueError(f"land must have the shape {template.shape} of {template.dims}; got {left_out.shape}.")
         if left_out.all():
-            raise ValueError(f"no column of {array.name or 'the DataArray'} has a value; there is nothing to select.")
+            raise ValueError(f"no column of {array.name or 'the DataArray'} has a value; at least one must have.")
         keep = template.copy(data=~left_out).rename(None).drop_attrs()
         return cls(rows, keep, array.name, dict(array.attrs))
 
@@ -103,7 +103,7 @@ class Field:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """A name for each column: where it lies."""
+        """A name for each column, made of its coordinates."""
         index = np.unravel_index(self._cells, self.keep.shape)
         labels = []
         for dim, places in zip(self.keep.dims, index, strict=True):
@@ -112,7 +112,7 @@ class Field:
         return tuple(", ".join(parts) for parts in zip(*labels, strict=True))
 
     def labels(self, array: Any) -> tuple[str, ...] | None:
-        """Return the names of the columns of a DataArray of picked ones, if it has the coordinates of their places.
+        """Return the names of picked columns in a DataArray, if it has their coordinates.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class Field:
         return np.flatnonzero(self.keep.to_numpy())
 
     def matrix(self, array: Any) -> Source:
-        """Return the matrix of this DataArray, or of another with the same places, to be read by `scan`.
+        """Return the matrix of a DataArray with the same places, for `scan`.
 
         Parameters
         ----------
@@ -156,14 +156,14 @@ class Field:
         whole = array.data.rechunk(dict.fromkeys(range(1, array.ndim), -1))
         flat = whole.reshape((m, cells))
         if self.n < cells:
-            # The rows of a block are not known to it; an error gives its place in the block.
+            # A block does not know its row numbers; an error gives the row within the block.
             flat = flat.map_blocks(
                 self._taken, chunks=(flat.chunks[0], (self.n,)), dtype=flat.dtype, meta=np.empty((0, 0), flat.dtype)
             )
         return DaskFieldSource(flat, self)
 
     def places(self, columns: ArrayLike) -> Any:
-        """Return where columns lie.
+        """Return the coordinates of columns.
 
         Parameters
         ----------
@@ -173,7 +173,7 @@ class Field:
         Returns
         -------
         DataArray of shape (k,)
-            The numbers of the columns, in this order, with the coordinates of their places.
+            The indices of the columns, in this order, with their coordinates.
         """
         columns = np.asarray(columns, dtype=np.intp)
         found = self.keep.isel(self.indexers(columns))
@@ -188,9 +188,9 @@ class Field:
         values : array of shape (m, k)
             The values.
         columns : sequence of int
-            The columns they are of.
+            The columns of the values.
         like : DataArray
-            The array whose rows these are; it lends their coordinates.
+            The array whose rows these are; its row coordinates are copied.
 
         Returns
         -------
@@ -203,19 +203,19 @@ class Field:
         return out.rename(self.name).assign_attrs(self.attributes)
 
     def full(self, values: Any, like: Any = None) -> Any:
-        """Return columns as a field over all places; what was left out is NaN.
+        """Return columns as a field over all places, with NaN for places that were left out.
 
         Parameters
         ----------
         values : array of shape (m, n) or (n,)
             Rows of all columns, or one number for each column.
         like : DataArray, optional
-            The array whose rows these are; it lends their coordinates.
+            The array whose rows these are; its row coordinates are copied.
 
         Returns
         -------
         DataArray
-            The values where the columns lie.
+            The values at the places of their columns.
         """
         if values.ndim == 1:
             return self.keep.copy(data=self._spread(values[None])[0].reshape(self.keep.shape)).rename(self.name)
@@ -281,7 +281,7 @@ class Field:
         return {name: c for name, c in like.coords.items() if c.dims == (self.rows,)}
 
     def _taken(self, block: NDArray[Any]) -> NDArray[Any]:
-        """Leave columns out of a block, once it is seen that they hold no value."""
+        """Leave out columns of a block, after checking that they hold no value."""
         keep = self.keep.to_numpy().ravel()
         there = ~np.isnan(block[:, ~keep])
         if there.any():
@@ -293,18 +293,18 @@ class Field:
         index = np.unravel_index(cell, self.keep.shape)
         place = ", ".join(f"{d}={self.keep[d].to_numpy()[i]}" for d, i in zip(self.keep.dims, index, strict=True))
         return (
-            f"a column must have values, or none in any row; {place} has none in the first, middle and last row, but "
-            f"one in row {row} of a block. Look at all first: Field.of(array, {self.rows!r}, land='all').matrix(array)."
+            f"a column must have values in all rows or in none; {place} has none in the first, middle and last row and "
+            f"one in row {row} of a block. Look at all rows: Field.of(array, {self.rows!r}, land='all').matrix(array)."
         )
 
     def _spread(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Put columns where they lie among all places: (m, n) -> (m, places)."""
+        """Expand columns to all places: (m, n) -> (m, places)."""
         out = np.full((len(values), math.prod(self.keep.shape)), np.nan, np.result_type(values.dtype, np.float32))
         out[:, self._cells] = values
         return out
 
     def check_places(self, array: Any) -> None:
-        """Refuse another grid.
+        """Raise an error if the places of an array differ.
 
         Parameters
         ----------
@@ -326,9 +326,9 @@ class Field:
 
 
 class XarraySource(Source):
-    """A DataArray in memory, or in a file that Xarray reads when asked."""
+    """A DataArray in memory, or in a file that Xarray reads lazily."""
 
-    in_memory = True  # where Xarray opened it; one opened with chunks is a Dask array
+    in_memory = True  # of the process that opened it; opened with chunks it is a Dask array
 
     def __init__(self, array: Any, field: Field) -> None:
         self._array, self.field = array, field
@@ -337,32 +337,32 @@ class XarraySource(Source):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """DataArrays; Datasets too, to say what is needed of them."""
+        """Take DataArrays, and Datasets, for which `of` raises an error that helps."""
         return is_labelled(thing)
 
     @classmethod
     def of(cls, thing: Any, reading: Reading) -> Source:
-        """Take the first dimension as rows."""
+        """Use the first dimension as rows."""
         return Field.of(thing).matrix(thing)
 
     @property
     def cuts(self) -> Cuts:
-        """Where stored chunks begin, or rows a megabyte apart."""
+        """The rows where stored chunks begin, or one cut per megabyte."""
         stored = self._array.encoding.get("preferred_chunks", {}).get(self.field.rows)
         row_bytes = max(1, self.shape[1] * self.dtype.itemsize)
         return even_cuts(self.shape[0], int(stored or max(1, BLOCK_BYTES // row_bytes)))
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Read rows, decoded, without what was left out."""
+        """Return decoded rows without the columns that were left out."""
         values = self._array.isel({self.field.rows: slice(start, stop)}).to_numpy()
         flat = values.reshape(len(values), -1)
         return self.field._taken(flat) if self.field.n < flat.shape[1] else flat
 
     def stamps(self, edges: Cuts) -> list[str] | None:
-        """Checksum rows in memory, and those of a file of which Xarray does not say enough: they are read once more.
+        """Digest the state of the file and the selection of its values.
 
-        Otherwise digest the state of the file and which of its values are taken. Three rows are read to tell
-        variables, groups and ways of decoding apart.
+        Three rows are read too, to distinguish variables, groups and decodings. Rows in memory, and files about which
+        Xarray does not report enough, are read and checksummed instead.
         """
         origin = _origin(self._array)
         if origin is None:
@@ -380,13 +380,13 @@ class DaskFieldSource(DaskSource):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """Nothing a user has: DataArrays are taken by `XarraySource`."""
+        """Return False: DataArrays are taken by `XarraySource`."""
         return False
 
 
 def _origin(array: Any) -> Any:
-    """Describe the file of values that are not read yet and which of them are taken; None where that is not known."""
-    from xarray.backends import BackendArray  # noqa: PLC0415 (an extra; whoever made the array has imported it)
+    """Describe the file and the indexing of values that are not read yet; None if unknown."""
+    from xarray.backends import BackendArray  # noqa: PLC0415 (an extra; it was imported to make the array)
 
     layer, taken = array.variable._data, []
     while hasattr(layer, "array") and not isinstance(layer, BackendArray):  # layers that index, decode and cache
@@ -404,14 +404,16 @@ def _origin(array: Any) -> Any:
 
 
 def _checked(array: Any, rows: str | None) -> tuple[Any, str]:
-    """Return a DataArray and the dimension of its rows, or say what is missing."""
+    """Return a DataArray and the dimension of its rows, or raise an error that says what is missing."""
     if not hasattr(array, "dims") or hasattr(array, "data_vars"):
         variables = ", ".join(repr(name) for name in getattr(array, "data_vars", {}))
         raise WrongKindError(
-            f"a matrix is made of one variable; got a Dataset. Give one of {variables}: dataset[name]."
+            f"a matrix must be one variable (a DataArray); got a Dataset. Give one of {variables}: dataset[name]."
         )
     if array.ndim < 2:
-        raise ValueError(f"a matrix needs a dimension besides its rows; {array.name} has {array.dims}.")
+        raise ValueError(
+            f"a matrix must have a dimension besides its rows; {array.name} has {array.dims}. Use expand_dims."
+        )
     rows = str(array.dims[0]) if rows is None else rows
     if rows not in array.dims:
         raise ValueError(f"rows must name a dimension; {array.name} has {list(array.dims)}, not {rows!r}.")
@@ -419,13 +421,13 @@ def _checked(array: Any, rows: str | None) -> tuple[Any, str]:
 
 
 def _without_value(array: Any, rows: str, land: str) -> NDArray[np.bool_]:
-    """Tell which columns hold no value, (the other dimensions)."""
+    """Return the columns without a value, as a mask over the other dimensions."""
     if np.dtype(array.dtype).kind != "f":
         return np.zeros(array.shape[1:], dtype=bool)
     if land == "all":
         return np.asarray(array.isnull().all(rows).to_numpy())
     m = array.sizes[rows]
     if m == 0:
-        raise ValueError(f"a matrix must have rows; {array.name} has none along {rows!r}.")
+        raise ValueError(f"a matrix must have rows; {array.name} has none along {rows!r}. Give other data.")
     looked_at = array.isel({rows: sorted({0, m // 2, m - 1})}).to_numpy()
     return np.asarray(np.isnan(looked_at).all(axis=0))

@@ -1,4 +1,4 @@
-"""Rows of a Zarr array, with every chunk that is missing or damaged found and named."""
+"""Rows of a Zarr array; errors name missing and damaged chunks."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ from rgcss_dask.sources.guarded_stores import (
 from rgcss_dask.sources.metadata import ANOTHER_NODE, metadata_named
 from rgcss_dask.sources.row_chunks import RowChunks
 
-LARGE_SHARD = 2**27  # bytes of a shard from which on its chunks are read apart
-MOST_CUTS = 2**22  # 8 bytes each; beyond, neighbours that would be read together anyway count as one
+LARGE_SHARD = 2**27  # bytes; the chunks of a larger shard are read separately
+MOST_CUTS = 2**22  # 8 bytes each; beyond, chunks that are read together share a cut
 
 
 class DamagedChunkError(ValueError):
@@ -62,28 +62,28 @@ class ZarrSource(Source):
         self.names, self.unguarded = _column_names(array), unguarded(array)
         self._array = bounded_array(whole_array(filled_array(array) if missing == "fill" else strict_array(array)))
         self._chunks = RowChunks(self._array, _folder(array.store))
-        self._unit = array.shards or array.chunks  # rows, columns, ... of what is stored as one object
+        self._unit = array.shards or array.chunks  # shape of a stored object
         large = math.prod(self._unit) * self.dtype.itemsize > LARGE_SHARD
-        self._step = (array.chunks if large else self._unit)[:1]  # rows of what is read at once
+        self._step = (array.chunks if large else self._unit)[:1]  # rows per read
         if 0 in self._unit and 0 not in self.shape:
             raise ValueError(f"chunks must have rows and columns; those of {self.address} have shape {self._unit}.")
         self.waits = isinstance(self._store, FsspecStore) and not is_process_local(self._store)
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """Zarr arrays; for addresses see `at`."""
+        """Take Zarr arrays; for addresses see `at`."""
         return isinstance(thing, zarr.Array)
 
     @classmethod
     def of(cls, thing: Any, reading: Reading) -> ZarrSource:
-        """Wrap an array, or open one that must be at an address."""
+        """Wrap an array, or open the array at an address."""
         if isinstance(thing, zarr.Array):
             return cls(rooted_array(thing), str(thing.store_path), reading.missing)
         return cls(open_array(str(thing), reading.storage_options), str(thing), reading.missing)
 
     @classmethod
     def at(cls, address: str, reading: Reading) -> ZarrSource | None:
-        """Open an array, if there is one."""
+        """Open the array at an address, or return None if there is none."""
         array = find_array(address, reading.storage_options)
         return None if array is None else cls(array, address, reading.missing)
 
@@ -94,19 +94,19 @@ class ZarrSource(Source):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where the array is on this machine."""
+        """The path of the array on this machine."""
         return local_paths(self._store, self._array.path)
 
     @property
     def array(self) -> zarr.Array[Any]:
-        """The array, with its attributes."""
+        """The Zarr array."""
         return self._array
 
     @property
     def cuts(self) -> Cuts:
-        """Where stored chunks, or shards, begin; of very many small ones only some, where reads may begin anyway.
+        """The rows where stored chunks or shards begin; with very many small chunks, only those where reads begin.
 
-        Shards too large to be held at once are cut at the chunks in them.
+        Shards that are too large for one read are cut at their chunks.
         """
         height = max(1, self._step[0])
         together = max(1, READ_BYTES // max(1, height * self.shape[1] * self.dtype.itemsize))
@@ -119,7 +119,7 @@ class ZarrSource(Source):
         return replace(super().geometry, beside=self._chunks.beside)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Read rows; an error names the chunk."""
+        """Return rows; an error names the chunk."""
         with self._chunks_named(start, stop):
             rows = empty_rows((stop - start, self._array.shape[1]), self._array.dtype)
             self._chunks.read_into(rows, start)
@@ -139,11 +139,11 @@ class ZarrSource(Source):
             raise self._missing_chunk(str(error)) from None
         except (StoreError, PermissionError) as error:
             raise type(error)(f"rows {start:,} to {stop - 1:,} of {self.address}: {error}") from error
-        except Exception as error:  # whatever a codec or a store may raise
+        except Exception as error:  # any error of a codec or store
             raise self._damage(start, stop, error) from error
 
     def stamps(self, edges: Cuts) -> list[str] | None:
-        """Digest the sizes and times of the stored chunks; nothing is read."""
+        """Digest the sizes and times of the stored chunks, without reading them."""
         state_of = self._state_of
         if state_of is None:
             return None
@@ -159,18 +159,18 @@ class ZarrSource(Source):
         return stamps
 
     def files(self, start: int, stop: int) -> list[str]:
-        """Name the files of the chunks, or the one that holds them all."""
+        """Return the files of the chunks, or the zip file that holds all of them."""
         if isinstance(self._store, ZipStore):
             return [os.path.abspath(self._store.path)]
         root = local_paths(self._store, "")
         return [f"{root[0]}/{key}" for key in self._keys(start, stop)] if root else []
 
     def _keys(self, start: int, stop: int) -> Iterator[str]:
-        """Name the chunks that hold a range of rows."""
+        """Yield the keys of the chunks that hold a range of rows."""
         return (self._key(*index) for index in self._indices(start, stop, self._unit[0]))
 
     def _indices(self, start: int, stop: int, height: int) -> Iterator[tuple[int, ...]]:
-        """Yield where the chunks of some height that hold a range of rows are in the grid of chunks."""
+        """Yield the grid indices of the chunks of a given height that hold a range of rows."""
         across = [range(-(-size // unit)) for size, unit in zip(self.shape[1:], self._unit[1:], strict=True)]
         return product(range(start // height, -(-stop // height)), *across)
 
@@ -180,7 +180,7 @@ class ZarrSource(Source):
 
     @property
     def _state_of(self) -> Callable[[str], str | None] | None:
-        """Return what tells the state of a stored object, mostly size and time, or None where the store cannot."""
+        """Return a function for the state (size and time) of a stored object, or None if the store has none."""
         if isinstance(self._store, LocalStore):
             root = os.fspath(self._store.root)
             return lambda key: file_state(f"{root}/{key}")
@@ -201,32 +201,32 @@ class ZarrSource(Source):
         stop = min(start + self._unit[0], self.shape[0])
         rows = f" (rows {start:,} to {stop - 1:,})" if index and self._key(*index) == key else ""
         return MissingChunkError(
-            f"every chunk must be there; {self.address} has no chunk {key}{rows}. "
-            "If it was left out because it is empty, pass missing='fill'."
+            f"every chunk must exist; {self.address} has no chunk {key}{rows}. "
+            "If empty chunks were not written, pass missing='fill'."
         )
 
     def _damage(self, start: int, stop: int, error: Exception) -> DamagedChunkError:
-        """Find the first chunk in the range that cannot be read alone."""
+        """Return an error that names the first chunk of the range that cannot be read."""
         (height,) = self._step
         for i, *rest in self._indices(start, stop, height):
             rows = slice(i * height, min((i + 1) * height, self.shape[0]))
             across = [slice(j * unit, (j + 1) * unit) for j, unit in zip(rest, self._unit[1:], strict=True)]
             try:
                 self._array[(rows, *across)]
-            except Exception as cause:  # the same kind as above
+            except Exception as cause:  # as above
                 key = self._key(rows.start // self._unit[0], *rest)
                 return DamagedChunkError(
                     f"{self.address}: chunk {key} (rows {rows.start:,} to {rows.stop - 1:,}) "
-                    f"cannot be read: {type(cause).__name__}: {cause}. Write it again from its origin."
+                    f"cannot be read: {type(cause).__name__}: {cause}. Restore the chunk from the original data."
                 )
         return DamagedChunkError(
-            f"{self.address}: rows {start:,} to {stop - 1:,} could not be read once, and could be read again: "
-            f"{type(error).__name__}: {error}. The store or the way to it is not steady; run the pass again."
+            f"{self.address}: rows {start:,} to {stop - 1:,} could not be read at first, but could be read again: "
+            f"{type(error).__name__}: {error}. The store or the connection is unstable; run the pass again."
         )
 
 
 def open_array(address: str, storage_options: dict[str, Any] | None = None) -> zarr.Array[Any]:
-    """Open a Zarr array for reading at a path or URL, also within a group or a zip file."""
+    """Open a Zarr array at a path or URL for reading, also within a group or a zip file."""
     array = find_array(address, storage_options or {})
     if array is None:
         raise no_array(address, storage_options or {})
@@ -234,7 +234,7 @@ def open_array(address: str, storage_options: dict[str, Any] | None = None) -> z
 
 
 def find_array(address: str, storage_options: dict[str, Any]) -> zarr.Array[Any] | None:
-    """Open a Zarr array for reading, or return None if there is a group, or nothing, in its place."""
+    """Open a Zarr array for reading, or return None if there is a group or nothing at the address."""
     store, path = open_store(address, storage_options)
     with suppress(FileNotFoundError, *ANOTHER_NODE), metadata_named(address, told=ANOTHER_NODE):
         return zarr.open_array(store, path=path, mode="r")
@@ -242,7 +242,7 @@ def find_array(address: str, storage_options: dict[str, Any]) -> zarr.Array[Any]
 
 
 def no_array(address: str, storage_options: dict[str, Any]) -> ValueError | FileNotFoundError:
-    """Return the error that says what there is in the place of a Zarr array."""
+    """Return an error that says what exists at the address instead of a Zarr array."""
     refuse_wrong(address, "rows")
     store, path = open_store(address, storage_options)
     try:
@@ -253,14 +253,14 @@ def no_array(address: str, storage_options: dict[str, Any]) -> ValueError | File
 
 
 def _instead(address: str) -> str:
-    """Say what else there is at a path: a file, or a folder and the archives in it."""
+    """Describe what exists at a path: a file, or a folder with the archives in it."""
     path = Path(address).expanduser()
     if is_url(address) or not path.exists():
         return ""
     if path.is_file():
-        return ": it is a file of another kind"
+        return ": it is a file of another format"
     inside = listed(in_order(one.name for one in path.glob("*.zarr")))
-    return f": it is a folder, in which there is {inside}" if inside else ": it is a folder of other files"
+    return f": it is a folder that contains {inside}" if inside else ": it is a folder without Zarr arrays"
 
 
 def open_store(address: str, storage_options: dict[str, Any]) -> tuple[Store, str]:
@@ -275,7 +275,7 @@ def open_store(address: str, storage_options: dict[str, Any]) -> tuple[Store, st
     path = Path(*parts) if parts else Path()
     if not path.exists():
         raise FileNotFoundError(f"there is no Zarr array at {address}: no such path.")
-    return LocalStore(path.absolute(), read_only=True), ""  # workers may have started in another folder
+    return LocalStore(path.absolute(), read_only=True), ""  # workers may run in another folder
 
 
 def _list_arrays(address: str, store: Store, path: str) -> str:
@@ -283,11 +283,11 @@ def _list_arrays(address: str, store: Store, path: str) -> str:
     arrays = [(name, node.shape) for name, node in group.members(max_depth=None) if isinstance(node, zarr.Array)]
     address = without_secrets(address)
     listed = ", ".join(f"{address}/{name} {shape}" for name, shape in arrays) or "none"
-    return f"{address} is a Zarr group, and an array is needed. Arrays in it: {listed}."
+    return f"{address} is a Zarr group; an array is needed. Arrays in the group: {listed}."
 
 
 def local_paths(store: Store, inside: str) -> tuple[str, ...]:
-    """Return where a store is in the file system of this machine, which other machines may not have."""
+    """Return the path of a store on this machine, which other machines may not have; empty if it has none."""
     store = innermost(store)
     if isinstance(store, ZipStore):
         return (os.path.abspath(store.path),)
@@ -299,12 +299,12 @@ def local_paths(store: Store, inside: str) -> tuple[str, ...]:
 
 
 def _folder(store: Store) -> str | None:
-    """Return the folder of a store that is nothing more; what is wrapped around it may change what is read."""
+    """Return the folder of a plain local store; None for a wrapped store, which may change what is read."""
     return os.fspath(store.root) if type(store) is LocalStore else None
 
 
 def file_state(path: str | Path) -> str | None:
-    """Return size and time of a file, or None if it is not there."""
+    """Return size and time of a file, or None if it does not exist."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
