@@ -105,7 +105,7 @@ def cross_validate(
     (4, 8, 5)
     >>> print(tuned.sentence)  # doctest: +NORMALIZE_WHITESPACE, +ELLIPSIS
     lambda = 17.8 (0.1 per row) and 8 columns, the most that were tried, chosen by 5-fold cross-validation, keep
-    ... % of the variation of unseen rows (standard error ... %).
+    ... % of the variation of held-out rows (standard error ... %).
     """
     problem = Problem(
         objective=objective, include=include, exclude=exclude, center=center, scale=scale, aims=Aims(**aims)

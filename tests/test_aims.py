@@ -192,9 +192,9 @@ def test_by_name_and_pattern_and_mapping():
         ({"targets": [0], "exclude": [1], "include": [0]}, "column 0 is a target"),
         ({"targets": [0], "exclude": [0]}, "cannot be excluded too; got column 0"),
         ({"candidates": [0], "exclude": [0]}, "no column is left that may be picked"),
-        ({"targets": range(N)}, "no column that may be picked is left"),
+        ({"targets": range(N)}, "must be a candidate, not a target; none is left"),
         ({"targets": [0], "target_share": 0}, "target_share must be above 0"),
-        ({"target_share": 0.5}, "give targets as well"),
+        ({"target_share": 0.5}, "target_share needs targets"),
         ({"targets": [9]}, "between 0 and 7"),
         ({"targets": ["a*"]}, "no column has a name like 'a\\*'"),
         ({"penalties": [-1.0] * N}, "penalties must be finite and 0 or more"),
@@ -204,7 +204,7 @@ def test_by_name_and_pattern_and_mapping():
         ({"limits": [([0, 1], 0)]}, "1 or more"),
         ({"limits": [([0, 1], 1)], "include": [0, 1]}, "keep to the limits; column 1"),
         ({"distance": 1.0}, "know where they lie"),
-        ({"places": np.ones((N, 2))}, "give distance as well"),
+        ({"places": np.ones((N, 2))}, "places need distance"),
         ({"places": np.ones((3, 2)), "distance": 1.0}, "each of 8 columns"),
         ({"noise": np.full(N, 1e6)}, "noise must not exceed the variance of its column; column 0"),
         ({"noise": "columns"}, "'rows'"),
@@ -275,5 +275,5 @@ def test_groups_with_costs_folds_and_names():
     assert len(picked) == 4
     assert cross_validate(moments, 4, lams=[0.1, 1.0], fixed_k=True, scale=1.0, column_groups=groups).k == 4
     assert stability(moments, 4, resamples=3, scale=1.0, column_groups=groups).k == 4
-    with pytest.raises(ValueError, match="effort searches among single columns"):
+    with pytest.raises(ValueError, match="effort needs single columns"):
         refine(picked, moments, effort=2)

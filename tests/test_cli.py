@@ -183,7 +183,7 @@ def test_workers_give_the_same_bits(folder):
         (["select", "m.zarr", "--scale", "0"], 1, "scale must be positive and finite"),
         (["select", "m.zarr", "--include", "99"], 1, "a column index must be between 0 and 35; got 99"),
         (["select", "m.zarr", "--include", "1", "--exclude", "1"], 1, "both included and excluded"),
-        (["select", "m.zarr", "--include", "here"], 1, "column 'here' is not there"),
+        (["select", "m.zarr", "--include", "here"], 1, "column 'here' does not exist"),
         (["tune", "m.zarr", "--lams", "cv"], 2, "numbers separated by commas"),
         (["tune", "plain.zarr", "-k", "5"], 1, "folds"),
         (["scan", "a.zarr"], 2, "Missing option '-o'"),

@@ -656,7 +656,7 @@ def test_columns_that_differ_are_named(X):
         ({"where": "moon"}, "where must be None or one of"),
         ({"cv": 1}, "2 or more; got 1"),
         ({"include": [1], "exclude": [1]}, "both included and excluded"),
-        ({"include": ["depth"]}, "column 'depth' is not there"),
+        ({"include": ["depth"]}, "column 'depth' does not exist"),
         ({"scale": "max"}, "scale must be None, a number, 'std'"),
     ],
 )

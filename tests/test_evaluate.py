@@ -101,7 +101,7 @@ def test_shares_people_read():
         (lambda: evaluate.bounds([1.0, 0.5], 3, 1.0), "k must be from 0 to 2"),
         (lambda: evaluate.bounds([1.0, 0.5], 1, 1.0, "none"), "objective must be"),
         (lambda: evaluate.loss(A.T @ A, S, 1.0, "none"), "objective must be"),
-        (lambda: evaluate.condition(A.T @ A, []), "needs a column or more"),
+        (lambda: evaluate.condition(A.T @ A, []), "needs at least one column"),
     ],
 )
 def test_bad_input(call, message):

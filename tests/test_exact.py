@@ -83,7 +83,7 @@ def test_columns_may_count_and_be_penalised_each_in_its_own_way(objective, seed)
     best = min(oracle.loss_of_targets(A, A, S, penalties, weights, objective) for S in sets)
     assert found.loss[-1] == pytest.approx(best)
     assert found.certificate.optimal
-    with pytest.raises(ValueError, match="an exact search knows no budget"):
+    with pytest.raises(ValueError, match="an exact search does not support budget"):
         rg.select(A.T @ A, 2, exact=True, costs=np.ones(n), budget=3)
 
 

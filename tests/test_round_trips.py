@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import rgcss_dask as rg
 
-pytestmark = pytest.mark.filterwarnings("ignore:columns differ so much in size")  # as random scales make them
+pytestmark = pytest.mark.filterwarnings("ignore:columns are on such different scales")  # as random scales make them
 
 
 @st.composite

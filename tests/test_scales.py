@@ -10,7 +10,7 @@ from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.wide import Rows, select_from_rows
 
 # Both warnings are true of these columns: that is what is tried here.
-pytestmark = pytest.mark.filterwarnings("ignore:lam=1e-06 is below", "ignore:columns differ so much in size")
+pytestmark = pytest.mark.filterwarnings("ignore:lam=1e-06 is below", "ignore:columns are on such different scales")
 
 OBJECTIVES = ["unselected", "all"]
 LAMBDAS = [0.0, 1e-6, 1.0, 1e6]

@@ -75,7 +75,7 @@ def test_mean_agreement_equals_that_of_sets():
     assert mean_jaccard(chosen) == pytest.approx(np.mean(pairs))
     assert mean_jaccard([[1, 2], [2, 1]]) == 1.0
     assert mean_jaccard([[1, 2], [3, 4]]) == 0.0
-    with pytest.raises(ValueError, match="2 subsets or more; got 1"):
+    with pytest.raises(ValueError, match="at least 2 subsets; got 1"):
         mean_jaccard([[1]])
 
 
@@ -154,7 +154,7 @@ def test_the_planned_memory_is_enough(dtype, at_once):
 def test_what_does_not_fit_is_refused_with_the_figures():
     moments = with_groups(drifting(n=50))
     with pytest.raises(
-        MemoryError, match=r"stability needs 0\.000\d+ GB to form one resample of 12 groups of 50 columns"
+        MemoryError, match=r"stability needs 0\.000\d+ GB to compute one resample of 12 groups of 50 columns"
     ):
         rg.stability(moments, 3, memory=10_000)
 
@@ -205,9 +205,9 @@ def test_bad_input_says_the_rule_the_value_and_the_way_out():
     good = with_groups(drifting())
     empty = replace(good, groups=(*good.groups, Moments.of(np.zeros((0, 8)))))
     for moments, options, message in [
-        (Moments.of(np.eye(4)), {}, r"2 row groups or more kept apart; got 0\. .*scan\(source, groups=100\)"),
+        (Moments.of(np.eye(4)), {}, r"at least 2 row groups; got 0\. .*scan\(source, groups=100\)"),
         (empty, {}, r"every group must have rows; group 12 of 13 has none\. Scan with fewer groups"),
-        (good, {"resamples": 1}, "resamples must be a whole number, 2 or more, .*got 1"),
+        (good, {"resamples": 1}, "resamples must be a whole number, 2 or more; got 1"),
         (good, {"lam": -1.0}, "0 or more; got -1"),
         (good, {"lam_per_row": -1.0}, "0 or more; got -1"),
     ]:
@@ -216,7 +216,7 @@ def test_bad_input_says_the_rule_the_value_and_the_way_out():
     for block, options, message in [
         (np.zeros(3), {}, r"rows and columns; got shape \(3,\)"),
         (np.eye(4), {"sd": -1.0}, r"sd must be a finite number, 0 or more; got -1\.0"),
-        (np.eye(4), {"repeats": 1}, "repeats must be a whole number, 2 or more, .*got 1"),
+        (np.eye(4), {"repeats": 1}, "repeats must be a whole number, 2 or more; got 1"),
     ]:
         with pytest.raises(ValueError, match=message):
             rg.stability_under_noise(block, 2, **options)

@@ -246,7 +246,7 @@ def test_bad_input_says_the_rule_and_the_value():
         (np.eye(4), {}, "the columns that were selected from: 3 of them; got 4"),
         (G, {"effort": -1}, "effort must be a whole number, 0 or more; got -1"),
         (G, {"effort": 1.5}, "effort must be a whole number, 0 or more; got 1.5"),
-        (G, {"include": [2]}, "a column to keep must have been picked; column 2 was not"),
+        (G, {"include": [2]}, "columns that must stay must have been picked; column 2 was not"),
         (G, {"exclude": [3]}, "between 0 and 2; got 3"),
     ]:
         with pytest.raises(ValueError, match=message):

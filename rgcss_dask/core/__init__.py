@@ -1,1 +1,1 @@
-"""The mathematics: arrays in, arrays out. No files, no Dask."""
+"""The mathematics: functions of arrays, without files and without Dask."""

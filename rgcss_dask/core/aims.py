@@ -1,4 +1,4 @@
-"""What is to be carried, and by which columns: weights, targets, noise, penalties, groups, costs and constraints."""
+"""What the picks must explain, and which columns may be picked: weights, targets, noise, groups, costs, limits."""
 
 from __future__ import annotations
 
@@ -40,40 +40,40 @@ class Asked(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class Aims:
-    """What is to be carried, and by which columns; by default all columns, by any of them.
+    """What the picks must explain, and which columns may be picked; by default all columns, and any column.
 
-    Wherever columns are named, a name may be a pattern such as ``"band_*"``; values for each column are n numbers, or
-    a mapping from names to numbers for some of them.
+    Column names may be patterns such as ``"band_*"``. Values per column are n numbers, or a mapping from some names to
+    numbers.
 
     Parameters
     ----------
     column_weights : array of shape (n,), mapping or ``"latitude"``
-        How much the squared error of each column counts, 0 or more; 1 for columns that a mapping does not name.
-        ``"latitude"`` is the cosine of the latitude of columns that know theirs.
+        Weight of the squared error of each column, 0 or more; 1 for columns that a mapping does not name.
+        ``"latitude"`` is the cosine of the latitude of columns with coordinates.
     targets : columns
-        Columns that are to be carried by the others: they are never picked.
+        Columns that the others must explain; targets are never picked.
     target_share : float, default=1.0
-        How much of the loss the targets make up before the first pick, above 0; the rest is that of all other columns.
+        Share of the targets in the loss before the first pick, above 0; the other columns make up the rest.
     candidates : columns
-        The only columns that may be picked; all that are no targets by default.
+        The only columns that may be picked; by default all columns except targets.
     penalties : array of shape (n,) or mapping
-        Lambda of each column is lambda times this, 0 or more: more for columns that are known to be noisy.
+        Factors on lambda for each column, 0 or more: larger for columns that are known to be noisy.
     noise : array of shape (n,), mapping or ``"rows"``
-        The variance of the noise in each column, in the units of the data. What is to be carried then is the signal:
-        of picked columns too, as they are known with their noise only. ``"rows"`` takes what `scan` with ``noise=True``
-        found in the differences of neighbouring rows.
+        The noise variance of each column, in the squared units of the data. The picks then explain the signal behind
+        the columns, also of the picked columns, which are known only with noise. ``"rows"`` uses the estimate of
+        ``scan(source, noise=True)`` from differences of neighbouring rows.
     column_groups : sequence of columns, or mapping from names to columns
         Columns that are picked together or not at all. ``k`` counts columns.
     costs : array of shape (n,) or mapping
-        What each column costs, above 0. Picks are then those that gain most for what they cost, or most, whichever
-        ends with the lower loss.
+        Cost of each column, above 0. Columns are picked by gain per cost, and also by gain alone; the selection with
+        the lower loss is returned.
     budget : float
-        What all picks together may cost at most; each costs 1 without ``costs``.
+        Limit on the total cost of the picks; each costs 1 without ``costs``.
     limits : sequence of (columns, number)
-        Of these columns at most so many are picked.
+        Pick at most this number of these columns.
     distance : float
-        How far a picked column must lie from the others at least: in km for columns that know their latitude and
-        longitude, else in the units of their coordinates. Columns in ``include`` may lie nearer to each other.
+        Minimum distance between picked columns: in km for columns with latitude and longitude, else in the units of
+        their coordinates. Columns in ``include`` may lie nearer to each other.
     places : array of shape (n, dimensions)
         Coordinates of the columns, for ``distance``; known for columns of a DataArray.
 
@@ -89,10 +89,10 @@ class Aims:
     ('total_phenols', 'color_intensity', 'alcalinity_of_ash')
     """
 
-    # As they were asked for, see `Asked`, or as arrays and indices after `by_index`.
+    # As given, see `Asked`, or as arrays and indices after `by_index`.
     column_weights: Any = None
     targets: Any = ()
-    target_share: float | None = 1.0  # None: it is in the weights
+    target_share: float | None = 1.0  # None: included in the weights
     candidates: Any = None
     penalties: Any = None
     noise: Any = None
@@ -107,16 +107,16 @@ class Aims:
         if self.target_share is not None and (not _is_number(self.target_share) or not 0 < self.target_share <= 1):
             raise ValueError(f"target_share must be above 0 and at most 1; got {self.target_share!r}.")
         if self.target_share not in (None, 1) and len(self.targets) == 0:
-            raise ValueError("target_share is the share of the targets in the loss: give targets as well.")
+            raise ValueError("target_share needs targets, of which it is the share in the loss; none were given.")
         for name in ("budget", "distance"):
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and value > 0):
                 raise ValueError(f"{name} must be a number above 0; got {value!r}.")
         if self.places is not None and self.distance is None:
-            raise ValueError("places are for the least distance between picks: give distance as well.")
+            raise ValueError("places need distance, the minimum distance between picks; it was not given.")
 
     def by_index(self, n: int, names: tuple[str, ...] | None) -> Aims:
-        """Return the same for n columns of these names, as arrays and indices; checked."""
+        """Return the aims for n columns of these names, checked, as arrays and indices."""
         weights = self.column_weights
         if isinstance(weights, str):
             if weights != "latitude":
@@ -124,7 +124,7 @@ class Aims:
             weights = latitude_weights(names)
         weights = _values(weights, n, names, "column_weights", default=1.0)
         if weights is not None and not weights.any():
-            raise ValueError("column_weights must be above 0 for some column; all are 0, so that nothing counts.")
+            raise ValueError("column_weights must be above 0 for some column; all are 0.")
         noise = self.noise
         if isinstance(noise, str) and noise != "rows":
             raise ValueError(f"noise must be variances, a mapping or 'rows'; got {noise!r}.")
@@ -144,7 +144,7 @@ class Aims:
         )
 
     def weighted(self, diagonal: Array) -> Aims:
-        """Return the same with the share of the targets in their weights, given the squared norms of all columns."""
+        """Return the aims with the share of the targets in the weights, given the squared norms of all columns."""
         share = self.target_share
         if len(self.targets) == 0 or share is None:
             return self
@@ -152,7 +152,7 @@ class Aims:
         is_target[np.asarray(self.targets, dtype=np.intp)] = True
         w = np.ones(len(diagonal)) if self.column_weights is None else np.array(self.column_weights)
         if not w[is_target].any():
-            raise ValueError("column_weights must be above 0 for some target; all are 0, so that nothing counts.")
+            raise ValueError("column_weights must be above 0 for some target; all are 0.")
         others = float(w[~is_target] @ diagonal[~is_target])
         wanted = float(w[is_target] @ diagonal[is_target])
         w[is_target] *= share
@@ -160,7 +160,7 @@ class Aims:
         return replace(self, column_weights=w, target_share=None, candidates=self._without_targets(len(w)))
 
     def extended(self, n: int) -> Aims:
-        """Return the same for the n columns and their n signals behind them: these are what counts."""
+        """Return the aims for n columns followed by their n signals; only the signals count."""
         if self.noise is None:
             return self
         both = {name: getattr(self, name) for name in ("penalties", "costs")}
@@ -176,7 +176,7 @@ class Aims:
         )
 
     def columns_with_signals(self, n: int) -> int:
-        """Count n columns, and the signals behind them where there is noise."""
+        """Return the number of columns, including signals if there is noise."""
         return n if self.noise is None else 2 * n
 
     def lams(self, lam: float, n: int) -> Array:
@@ -184,16 +184,16 @@ class Aims:
         return lam * (np.ones(n) if self.penalties is None else np.asarray(self.penalties, dtype=np.float64))
 
     def bounding(self, lam: float) -> float:
-        """Return the lambda that bounds may count on: where it differs between columns, what it does is not bounded."""
+        """Return the lambda to use in bounds: 0 if it differs between columns, because then no bound is known."""
         return lam if self.penalties is None else 0.0
 
     def cost(self, columns: ArrayLike) -> float:
-        """Return what columns cost together."""
+        """Return the total cost of columns."""
         index = np.asarray(columns, dtype=np.intp)
         return float(len(index) if self.costs is None else np.asarray(self.costs)[index].sum())
 
     def allowed(self, picked: Index, candidates: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which of the candidates the constraints still allow beside those that are picked, (n,)."""
+        """Return the candidates that the constraints allow in addition to the picks, (n,)."""
         mask = candidates.copy()
         mask[picked] = False
         for columns, most in self.limits:
@@ -207,15 +207,15 @@ class Aims:
         return mask
 
     def may_be_picked(self, n: int) -> NDArray[np.bool_]:
-        """Return which of n columns are candidates, and no targets; of aims by index, (n,)."""
+        """Return which of n columns may be picked, (n,); the aims must be by index."""
         mask = np.zeros(n, dtype=bool)
         mask[slice(None) if self.candidates is None else np.asarray(self.candidates)] = True
-        if self.target_share is not None:  # else the targets are no candidates already, or lie behind the columns
+        if self.target_share is not None:  # otherwise the targets are excluded already
             mask[np.asarray(self.targets, dtype=np.intp)] = False
         return mask
 
     def words_for(self, measure: str) -> str:
-        """Say of what the losses are shares, given what they would be shares of if all columns counted alike."""
+        """Describe what the losses are shares of, given the words for columns that count alike."""
         if self.column_weights is None:
             return measure
         weights = np.array(self.column_weights, dtype=np.float64)
@@ -228,12 +228,12 @@ class Aims:
 
     @property
     def suit_rows(self) -> bool:
-        """Whether rows that are fewer than columns will do, without their Gram."""
+        """Whether rows without their Gram suffice if they are fewer than columns."""
         return self.noise is None and len(self.column_groups) == 0
 
     @property
     def said(self) -> dict[str, Any]:
-        """What was asked for, in few words, for those who read a result."""
+        """The given options in a few words, for results."""
         found = {name: getattr(self, name) for name in type(self).__dataclass_fields__}
         plain = {name: value for name, value in found.items() if isinstance(value, str | int | float)}
         others = {name for name, value in found.items() if name not in plain and value is not None and len(value)}
@@ -243,19 +243,21 @@ class Aims:
 
     @property
     def constrains(self) -> bool:
-        """Whether what may be picked depends on what was."""
+        """Whether the allowed columns depend on the picks."""
         return bool(self.limits) or self.distance is not None or self.budget is not None
 
     @property
     def constraints(self) -> str:
-        """The constraints there are, in words."""
+        """The constraints, in words."""
         words = {"limits": bool(self.limits), "distance": self.distance is not None, "budget": self.budget is not None}
         return " and ".join(name for name, there in words.items() if there)
 
     def _without_targets(self, n: int) -> Index:
         left = np.flatnonzero(self.may_be_picked(n))
         if len(left) == 0:
-            raise ValueError("targets are carried by other columns; no column that may be picked is left beside them.")
+            raise ValueError(
+                "some column must be a candidate, not a target; none is left. Name fewer targets, or more candidates."
+            )
         return left
 
     def _places(self, n: int, names: tuple[str, ...] | None) -> tuple[Array | None, float | None]:
@@ -287,7 +289,7 @@ def chosen(columns: Columns | str, n: int, names: tuple[str, ...] | None) -> Ind
 def _values(
     given: Any, n: int, names: tuple[str, ...] | None, what: str, *, default: float, positive: bool = False
 ) -> Array | None:
-    """Return a number for each column, or None where none were given."""
+    """Return a number for each column, or None if none were given."""
     if given is None:
         return None
     if isinstance(given, Mapping):
@@ -310,7 +312,7 @@ def _values(
 def _groups(
     given: Sequence[Columns] | Mapping[str, Columns], n: int, names: tuple[str, ...] | None
 ) -> tuple[Index, ...]:
-    """Return the columns of each group; none is in two."""
+    """Return the columns of each group; refuse overlapping groups."""
     groups = tuple(chosen(columns, n, names) for columns in _each(given))
     members: list[int] = [int(i) for group in groups for i in group]
     if len(set(members)) < len(members):
@@ -318,7 +320,7 @@ def _groups(
         label = f"column {twice}" if names is None else f"column {names[twice]!r}"
         raise ValueError(f"column_groups must not overlap; {label} is in more than one.")
     if any(len(group) == 0 for group in groups):
-        raise ValueError("each of column_groups must have a column or more; one has none.")
+        raise ValueError("each of column_groups must have at least one column; one has none.")
     return groups
 
 
@@ -328,7 +330,9 @@ def _each(given: Sequence[Columns] | Mapping[str, Columns]) -> Iterable[Columns]
 
 def _limit(most: Any) -> int:
     if not is_whole(most) or most < 1:
-        raise ValueError(f"a limit is a number of columns, 1 or more; got {most!r}. Columns never to take: exclude.")
+        raise ValueError(
+            f"a limit must be a whole number of columns, 1 or more; got {most!r}. To forbid columns use exclude."
+        )
     return int(most)
 
 

@@ -1,4 +1,4 @@
-"""What all answers with picked columns share (selections, swaps, cross-validations): attributes, tables, plots."""
+"""The base class of selections, swaps and cross-validations: attributes, tables, plots."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ class Pick(NamedTuple):
     """One picked column."""
 
     column: int
-    name: str | None  #: None where the columns have no names
+    name: str | None  #: None if the columns have no names
     loss: float  #: the objective after this pick
     explained: float  #: the share explained after this pick
 
 
 class Origin(Protocol):
-    """What a selection was picked from, as the doors know it."""
+    """The moments or rows of a selection, with functions of higher layers."""
 
     def result(self, picked: Any, **shown: Any) -> Any:
-        """Work out all that a report shows of a selection."""
+        """Compute everything that a report shows of a selection."""
 
     def save(self, result: Any, path: str | Path, *, overwrite: bool) -> None:
         """Write a result to a file."""
 
 
 def plotted(plot: str, *values: Any, **options: Any) -> Any:
-    """Draw with a function of `rgcss_dask.plots`, a layer above, which is imported when something is plotted."""
+    """Plot with a function of `rgcss_dask.plots`, a higher layer, which is imported on demand."""
     return getattr(importlib.import_module("rgcss_dask.plots"), plot)(*values, **options)
 
 
 class Answer:
-    """Picked columns in the order they were picked: their number, names, losses and shares, a table and a chart."""
+    """Picked columns in pick order: their names, losses and shares, with a table and a plot."""
 
     columns: NDArray[np.intp]
     names: tuple[str, ...] | None
@@ -63,14 +63,14 @@ class Answer:
 
     @property
     def sentence(self) -> str:
-        """The answer in one sentence."""
+        """The result in one sentence."""
         raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self.columns)
 
     def __bool__(self) -> bool:
-        """Be true, as an answer is one also where no column was worth picking."""
+        """Return True, also if no column was picked."""
         return True
 
     def __iter__(self) -> Iterator[Pick]:
@@ -86,14 +86,14 @@ class Answer:
 
     @property
     def picks(self) -> str:
-        """What was picked, in a line."""
+        """The picks, in one line."""
         return f"Picked, in order: {listed(self._labels())}." if len(self) else "Nothing is picked."
 
     def _labels(self) -> list[Any]:
         return list(self.columns if self.names is None else self.names)
 
     def _repr_html_(self) -> str:
-        """Show a table of the picks, with every name escaped."""
+        """Return an HTML table of the picks, with names escaped."""
         head = "".join(f"<th>{title}</th>" for title in ("", "column", "explained"))
         rows = "".join(
             f"<tr><td>{place}</td><td>{escape(printable(label))}</td><td>{percent(share)}</td></tr>"
@@ -108,13 +108,13 @@ class Answer:
         Returns
         -------
         pandas.DataFrame
-            A row for each pick, in pick order, with its loss and explained share.
+            One row per pick, in pick order, with loss and explained share.
         """
         pandas = imported("pandas", extra="dataframe", by="to_frame()")
         return pandas.DataFrame(self._table(), index=pandas.RangeIndex(1, len(self) + 1, name="picked"))
 
     def _table(self) -> dict[str, Any]:
-        """Return what a table has beside each pick, by title."""
+        """Return the columns of the table, by title."""
         names = {} if self.names is None else {"name": list(self.names)}
         return {"column": self.columns, **names, "loss": self.loss, "explained": self.explained}
 
@@ -135,26 +135,26 @@ class Answer:
 
     @property
     def compared(self) -> dict[str, Array]:
-        """Other shares to plot beside the explained one, by label, each after 1, 2, ... picks."""
+        """Other shares after 1, 2, ... picks, for comparison in plots, by label."""
         return {}
 
     def result(self, **shown: Any) -> Any:
-        """Return all that a report shows.
+        """Return everything that a report shows.
 
         Parameters
         ----------
         **shown : dict
-            What to show besides, such as ``trust=stability.summary``.
+            Additional content, such as ``trust=stability.summary``.
 
         Returns
         -------
         Result
-            The selection with bounds, weights, conditioning and where the rows came from.
+            The selection with bounds, weights, condition number and the origin of the rows.
         """
         if self.origin is None:
             raise ValueError(
-                "what these columns were picked from is not known any more: an answer that was pickled, or picked "
-                "from a Gram alone, does not carry it. Pick again from rows or moments, with rgcss_dask.select, refine "
+                "a result needs the moments or rows of the picks, which are not known here: pickles, and selections "
+                "from a Gram alone, do not keep them. Pick again from rows or moments, with rgcss_dask.select, refine "
                 "or cross_validate."
             )
         return self.origin.result(self._selected(), **{**self._shown(), **shown})
@@ -165,7 +165,7 @@ class Answer:
         Parameters
         ----------
         path : str or Path
-            Where to write. A result that is there is replaced.
+            Where to write. An existing result is replaced.
         overwrite : bool, default=False
             Replace the file at ``path`` even if it is not a result.
         """
@@ -178,12 +178,12 @@ class Answer:
         return self
 
     def _shown(self) -> dict[str, Any]:
-        """Return what a report shows beside the selection, as `Origin.result` takes it."""
+        """Return additional content of a report, as keyword arguments of `Origin.result`."""
         return {}
 
     @property
     def origin(self) -> Origin | None:
-        """What it was picked from, where a door of the package made it; not in pickles."""
+        """The moments or rows of the picks, if a public function of the package set them; not in pickles."""
         return self.__dict__.get("_origin")
 
     def known(self, origin: Origin | None) -> Self:
@@ -207,12 +207,12 @@ class Answer:
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what it was picked from: a pickle of k picks does not carry n x n numbers."""
+        """Leave out the origin, because its n x n numbers would make pickles large."""
         return {name: value for name, value in self.__dict__.items() if name != "_origin"}
 
 
 class AboutSelection(Answer):
-    """An answer that has a selection and more: asked for columns, names or losses, it gives those of the selection."""
+    """An answer that contains a selection; columns, names and losses are those of the selection."""
 
     selection: Any
 
@@ -243,7 +243,7 @@ class AboutSelection(Answer):
 
     @property
     def origin(self) -> Origin | None:
-        """What the selection was picked from."""
+        """The origin of the selection."""
         return self.selection.origin
 
     def _from(self, origin: Origin) -> Self:

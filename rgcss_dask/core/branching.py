@@ -1,8 +1,8 @@
-"""The compiled loops of the exact search: what a pick leaves, bounds for what more picks can do, the best pair.
+"""The compiled loops of the exact search: levels of the search tree, bounds for further picks, the best pair.
 
-With M = I - C (C'C + diag lam)^-1 C' of the picks so far, H = A'MA and R = A'M^2 A; D is how much each column counts.
+With M = I - C (C'C + diag lam)^-1 C' of the picks so far, H = A'MA and R = A'M^2 A; D holds the weights of the columns.
 A level of the search keeps H and R for its candidates against all columns, and E = HDH and P = HDR among candidates.
-Every entry of them follows from those of the level before in a few operations.
+Each entry follows from the entries of the level before in a few operations.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rgcss_dask.core.kernels import compiled, part_of_compiled
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-# A column counts as a mix of the picks if they leave no more than this share of it.
+# A column counts as linearly dependent on the picks if its remainder is at most this share.
 NOTHING = 1e-10
-# An eigenvalue among columns that nearly depend on each other is off by rounding, magnified by what is left of them.
+# Rounding errors of eigenvalues of nearly dependent columns, amplified by 1 over their remainder.
 _ROUNDING = 1e-15
-# Bounds are computed anew after so many of the candidates have been dealt with: one of eight.
+# Bounds are recomputed after this fraction of the candidates: one in eight.
 _SHARE = 8
 
 
@@ -27,7 +27,7 @@ _SHARE = 8
 def pick(
     H: Array, R: Array, E: Array, P: Array, counts: Array, d: int, w: int, C: Index, lam: Array, drops: bool, tiny: bool
 ) -> None:
-    """Fill level d + 1 with what is left after picking w at level d, for the candidates C."""
+    """Fill level d + 1 with the state after picking w at level d, for the candidates C."""
     n = H.shape[2]
     Hd, Rd, Ed, Pd, Hn, Rn, En, Pn = H[d], R[d], E[d], P[d], H[d + 1], R[d + 1], E[d + 1], P[d + 1]
     h, r, own, alpha = Hd[w], Rd[w], Rd[w, w], lam[w] + Hd[w, w]
@@ -69,10 +69,10 @@ def gain_of(H: Array, R: Array, E: Array, P: Array, i: int, lam: Array, leaving:
 
 @part_of_compiled
 def _pair(H: Array, R: Array, E: Array, P: Array, i: int, j: int, lam: Array, leaving: Array, floor: Array) -> float:
-    """Return the gain of two picks: 2 tr K^-1 P - tr K^-1 E K^-1 R, and what they lose of their own error."""
+    """Return the gain of two picks: 2 tr K^-1 P - tr K^-1 E K^-1 R, and their own error that leaves the loss."""
     one, other = H[i, i] > floor[i], H[j, j] > floor[j]
     a, b, c = lam[i] + H[i, i], lam[j] + H[j, j], H[i, j]
-    # What is left of the second after the first, and of the first after the second.
+    # The remainder of the second after the first, and of the first after the second.
     if not (one and other) or b - c * c / a <= lam[j] + floor[j] or a - c * c / b <= lam[i] + floor[i]:
         first = _single(H, R, E, P, i, lam, leaving, floor)
         second = _single(H, R, E, P, j, lam, leaving, floor)
@@ -93,7 +93,7 @@ def _pair(H: Array, R: Array, E: Array, P: Array, i: int, j: int, lam: Array, le
 def best_end(
     H: Array, R: Array, E: Array, P: Array, C: Index, more: int, lam: Array, leaving: Array, floor: Array, end: Index
 ) -> float:
-    """Return the largest gain of one or two more picks among C, and put them into ``end``."""
+    """Return the largest gain of one or two more picks among C, and write the picks to ``end``."""
     best = -np.inf
     for a in range(len(C)):
         i = C[a]
@@ -111,11 +111,11 @@ def best_end(
 
 @compiled
 def reach(R: Array, counts: Array, C: Index, more: int, loss: float, floor: Array, gains: Array) -> tuple[float, float]:
-    """Bound from above what ``more`` picks among C can explain, and what one less can; put what each can into gains.
+    """Return upper bounds of what ``more`` picks among C, and one fewer, can explain; write single bounds to ``gains``.
 
-    Whatever lambda, picks among C leave at least what the best subspace of as many dimensions within the span of MA_C
-    leaves of MA: they explain no more than the largest eigenvalues of R_CC^-1 (RDR)_CC, and by interlacing no subset
-    has larger ones.
+    For any lambda, picks among C leave at least what the best subspace of that dimension within the span of MA_C leaves
+    of MA: they explain at most the sum of the largest eigenvalues of R_CC^-1 (RDR)_CC, and by interlacing no subset has
+    larger ones.
     """
     kept, L, worst = _independent(R, C, floor)
     m, n = len(kept), R.shape[1]
@@ -145,9 +145,9 @@ def reach(R: Array, counts: Array, C: Index, more: int, loss: float, floor: Arra
 
 @part_of_compiled
 def _independent(R: Array, C: Index, floor: Array) -> tuple[Index, Array, float]:
-    """Return those of C that are no mix of others, the triangular factor of R among them, and the least that is left.
+    """Return the independent columns of C, the triangular factor of R among them, and the smallest remainder.
 
-    All at length 1.
+    All for columns scaled to length 1.
     """
     kept, L, m, worst = np.empty(len(C), dtype=np.int64), np.zeros((len(C), len(C))), 0, 1.0
     for i in C:
@@ -167,7 +167,7 @@ def _independent(R: Array, C: Index, floor: Array) -> tuple[Index, Array, float]
 
 @part_of_compiled
 def _solve_rows(L: Array, B: Array) -> None:
-    """Put L^-1 B in the place of B."""
+    """Replace B by L^-1 B."""
     for a in range(len(L)):
         row = B[a]
         for t in range(a):
@@ -202,10 +202,10 @@ def explore(
     slack: float,
     budget: int,
 ) -> tuple[int, float, int]:
-    """Go through the subsets below the current levels, depth first, for as many nodes as the budget has.
+    """Search the subsets below the current levels, depth first, for at most ``budget`` nodes.
 
-    Return the depth it is at, -1 at the end, the lowest loss, and what is left of the budget; ``found`` has the picks
-    of a loss that is lower than ``best`` was. A branch whose bound is within ``slack`` of the best is not entered.
+    Return the depth reached, -1 at the end, the lowest loss, and the remaining budget; ``found`` holds the picks if the
+    loss is lower than ``best`` was. A branch whose bound is within ``slack`` of the best is not entered.
     """
     k = len(picks)
     end, gains = np.empty(2, dtype=np.int64), np.empty(cand.shape[1])
@@ -255,7 +255,7 @@ def _entered(
     leaving: Array,
     floor: Array,
 ) -> int:
-    """Pick w, with C the candidates that are left, and return the depth after that."""
+    """Pick w, with C the remaining candidates, and return the new depth."""
     gain = _single(H[depth], R[depth], E[depth], P[depth], w, lam, leaving, floor)
     pick(H, R, E, P, counts, depth, w, C, lam, drops, H[depth, w, w] <= floor[w])
     loss[depth + 1] = loss[depth] - gain
@@ -264,7 +264,7 @@ def _entered(
 
 @part_of_compiled
 def _within(C: Index, gains: Array, least: float) -> int:
-    """Keep the candidates that gain more than the least that is needed, the best first; return how many there are."""
+    """Keep the candidates with gains above ``least``, best first; return their number."""
     m = 0
     for a in range(len(C)):
         if gains[a] > least:

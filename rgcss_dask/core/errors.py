@@ -1,18 +1,18 @@
-"""Errors that are raised on purpose and are neither wrong values nor troubles of files and stores.
+"""Errors raised on purpose that are neither invalid values nor failures of files and stores.
 
-Python raises TypeError and RuntimeError itself where a program is wrong; what is a class of this package is no bug.
+TypeError and RuntimeError are usually bugs; these subclasses are not.
 """
 
 from __future__ import annotations
 
 
 class WrongKindError(TypeError):
-    """What was given is of a kind that is not taken."""
+    """An argument has an unsupported type."""
 
 
 class TooManyColumnsError(MemoryError):
-    """The products of all columns do not fit into memory; two readings can do without them."""
+    """The products of all columns do not fit into memory; two passes can avoid them."""
 
 
 class HinderedError(RuntimeError):
-    """The work cannot be done for what goes on around it: workers that die, other versions, files that vanish."""
+    """The environment prevents the work: workers die, versions differ, files disappear."""

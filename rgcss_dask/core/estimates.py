@@ -1,4 +1,4 @@
-"""What a sketch tells of losses: estimates without the favour that picks have on their own sketch, and their errors."""
+"""Estimates of losses from a sketch, without the bias of picks on their own sketch, with standard errors."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 
-# Picks columns on some rows of a prepared sketch with a lambda.
+# A function that picks columns on some rows of a prepared sketch, with a lambda.
 Pick = Callable[[Array, float], NDArray[np.intp]]
-FINISH = "Losses and weights are exact after a second reading: rgcss_dask.select_wide(source, k)."
+FINISH = "Losses and weights are exact after a second pass: rgcss_dask.select_wide(source, k)."
 
 
 def check_sketch(sketch: Sketch, k: Any, *, bounded: bool, quiet: bool) -> None:
-    """Refuse what a sketch of so few rows cannot answer, and warn of what it answers poorly."""
+    """Refuse a sketch with too few rows, and warn about one with few rows."""
     if bounded:
-        raise ValueError(f"a lower bound needs exact products, and a sketch estimates them. {FINISH}")
+        raise ValueError(f"a lower bound needs exact products; a sketch has estimates only. {FINISH}")
     if not is_whole(k):
-        return  # it is refused by the rules
+        return  # refused later, by the rules
     check_height(sketch.height, k)
     if sketch.height < FEW_PER_PICK * k and not quiet:
         warnings.warn(
@@ -47,11 +47,11 @@ def check_height(rows: int, k: int) -> None:
 
 
 def estimated(picked: Selection, sketch: Sketch, pick: Pick) -> Selection:
-    """Return a selection on a sketch with its losses estimated, and how far they may be off.
+    """Return a selection on a sketch with estimated losses and their standard errors.
 
-    Picks look better on the sketch they were picked on than on the data. So each half of its rows picks too, and the
-    other half, which did not pick, judges: that is the estimate. On factor models and Isolet it was 1.02 to 1.04 of
-    the true loss on average. Half the distance to what the picks' own sketch tells is added to the standard error.
+    Picks look better on the sketch they were picked on than on the data. So each half of the rows of the sketch also
+    picks columns, which the other half evaluates: that is the estimate. On factor models and Isolet it was on average
+    1.02 to 1.04 of the true loss. Half of its difference from the biased loss is added to the standard error.
     """
     if picked.k == 0:
         return replace(picked, error=np.empty(0))
@@ -74,9 +74,9 @@ def estimated(picked: Selection, sketch: Sketch, pick: Pick) -> Selection:
 def _losses(F: Array, columns: NDArray[np.intp], lams: ArrayLike, picked: Selection) -> tuple[Array, Array]:
     """Return the estimated loss after each column and its standard error, (k,), in O(k d n).
 
-    Weights are fitted to the rows, so what is left of one is smaller than of rows not seen, by the factor 1 - p, with p
-    its leverage. Divided by that, the sum over rows estimates the loss of the best weights on all the data, and how the
-    rows differ tells the error.
+    Weights are fitted to the rows, so the residual of a row is smaller than that of an unseen row by the factor 1 - p,
+    where p is its leverage. After division by that factor, the sum over rows estimates the loss of the best weights on
+    all data; the differences between rows give the standard error.
     """
     E, leverage, k = F.copy(), np.zeros(len(F)), len(columns)
     found, own = np.empty((2, k)), np.broadcast_to(lams, (max(k, np.size(lams)),))

@@ -1,4 +1,4 @@
-"""What a set of columns is worth: weights, losses on any Gram, lower bounds, condition numbers."""
+"""Evaluating a set of columns: weights, losses on any Gram, lower bounds, condition numbers."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 EPS = float(np.finfo(np.float64).eps)
-# Rounding in the entries of a Gram, relative to the norms of their columns: sums over rows, and what is made of them.
-# Up to 13 EPS were found in columns that are mixes of others, with sums over 100,000 rows at once.
+# Rounding in the entries of a Gram, relative to the norms of their columns, including sums over rows. Up to 13 EPS were
+# observed for linearly dependent columns, with sums over 100,000 rows at once.
 DOUBT = 16 * EPS
-# Where rounding could hide more than this share of a column, the column is in doubt, but not taken for nothing.
+# If rounding could hide more than this share of a column, the column is uncertain, but not treated as zero.
 _HIDDEN = 1e-3
-# A Gram squares the condition number, so that beyond this its smallest eigenvalue is rounding.
+# A Gram squares the condition number, so beyond this its smallest eigenvalue is rounding.
 RESOLVED_CONDITION = 1e8
 
 
 @dataclass(frozen=True)
 class Condition:
-    """The condition number of the picked columns, as far as a Gram tells."""
+    """The condition number of the picked columns, as far as a Gram resolves it."""
 
     value: float
-    resolved: bool  #: False when it is beyond what a Gram resolves; then ``value`` is a lower limit
+    resolved: bool  #: False if it is beyond the resolution of a Gram; then ``value`` is a lower limit
 
     def __str__(self) -> str:
         return f"{self.value:.3g}" if self.resolved else f"over {self.value:.3g} (beyond what a Gram resolves)"
@@ -39,16 +39,16 @@ class Condition:
 def weights(G: ArrayLike, columns: ArrayLike, lam: ArrayLike) -> Array:
     """Return W = (G_SS + lam I)^-1 G_S, (k, n): the picked columns times W approximate all columns.
 
-    ``lam`` is one number, or one for each of the picks.
+    ``lam`` is one number, or one number per pick.
 
-    A pick that a Gram cannot tell from a mix of earlier ones gets no weight.
+    A pick that a Gram cannot distinguish from a linear combination of earlier picks gets weight 0.
     """
     S = np.asarray(columns, dtype=np.intp)
     return weights_from_rows(_gram(G)[S], S, lam)
 
 
 def weights_from_rows(GS: Array, S: Index, lam: ArrayLike) -> Array:
-    """Return the same from the picked rows of the Gram alone, (k, n)."""
+    """Return the weights from only the picked rows of the Gram, (k, n)."""
     W = np.zeros(GS.shape)
     with single_threaded_blas():  # the same bits for any number of threads
         L, kept = triangle(GS[:, S], lam)
@@ -58,10 +58,10 @@ def weights_from_rows(GS: Array, S: Index, lam: ArrayLike) -> Array:
 
 
 def triangle(G: Array, lam: ArrayLike) -> tuple[Array, Index]:
-    """Return L with L L' = G + lam I for the Gram of the picks, in their order, and the places of those it holds.
+    """Return L with L L' = G + lam I for the Gram of the picks, in their order, and the places of its picks.
 
-    Left out is a pick of which the ones before leave no more than rounding: it is a mix of them, and picking it changes
-    nothing. Scales do not matter, as each column is judged by its own norm.
+    A pick whose remainder after the picks before it is at most rounding is left out: it is a linear combination of
+    them, and picking it changes nothing. Scales do not matter, because each column is compared with its own norm.
     """
     lams = np.broadcast_to([checked_lambda(value) for value in np.atleast_1d(lam)], (len(G),))
     roots, L, kept = np.sqrt(np.maximum(np.diagonal(G), 0.0)), np.zeros(G.shape), np.empty(0, dtype=np.intp)
@@ -76,7 +76,7 @@ def triangle(G: Array, lam: ArrayLike) -> tuple[Array, Index]:
 
 
 def rounding_left(norm: Array, W: Array, norms: Array) -> Array:
-    """Return how much rounding in G leaves of a column that is the mix W of others, squared, given the norms of all."""
+    """Return the squared rounding error of a column that is the combination W of others, given the norms of all."""
     return np.asarray(np.minimum(DOUBT * (norm**2 + (W**2).T @ norms**2), _HIDDEN * norm**2))
 
 
@@ -103,9 +103,9 @@ def column_losses(B: ArrayLike, W: Array, columns: ArrayLike) -> Array:
 
 
 def column_losses_from_rows(diagonal: Array, BS: Array, W: Array, S: Index) -> Array:
-    """Return the same from the diagonal and the picked rows of the Gram alone."""
+    """Return the squared errors from only the diagonal and the picked rows of the Gram."""
     losses = diagonal - np.einsum("ij,ij->j", W, 2.0 * BS - BS[:, S] @ W)
-    own = np.eye(len(S)) - W[:, S]  # of a picked column little is left: no difference of large numbers
+    own = np.eye(len(S)) - W[:, S]  # avoids cancellation: the error of a picked column is small
     losses[S] = np.einsum("ij,ij->j", own, BS[:, S] @ own)
     return np.maximum(losses, 0.0)
 
@@ -132,7 +132,7 @@ def prefix_column_losses(G: ArrayLike, columns: ArrayLike, lam: ArrayLike, B: Ar
 
 
 def prefix_column_losses_from_rows(GS: Array, S: Index, lam: ArrayLike, diagonal: Array, BS: Array) -> Array:
-    """Return the same from the picked rows of both Grams and the diagonal of B alone, (k, n)."""
+    """Return the squared errors from only the picked rows of both Grams and the diagonal of B, (k, n)."""
     steps = np.zeros(GS.shape)
     with single_threaded_blas():
         L, kept = triangle(GS[:, S], lam)
@@ -142,7 +142,7 @@ def prefix_column_losses_from_rows(GS: Array, S: Index, lam: ArrayLike, diagonal
 
 
 def _changes(L: Array, GS: Array, BS: Array, S: Index) -> Array:
-    """Return by how much each of the picks changes the squared error of every column, (k, n)."""
+    """Return the change of the squared error of every column by each pick, (k, n)."""
     Y, Z, D = (scipy.linalg.solve_triangular(L, M, lower=True) for M in (GS, BS, BS[:, S]))
     D = scipy.linalg.solve_triangular(L, D.T, lower=True)
     return np.asarray(Y * (2.0 * (np.tril(D, -1) @ Y - Z) + np.diagonal(D)[:, None] * Y))
@@ -170,13 +170,13 @@ def bounds(spectrum: ArrayLike, k: int, lam: float, objective: Objective | str =
 
 
 def explained_share(losses: ArrayLike, start: float) -> Array:
-    """Return 1 - loss / start, with all explained where there was nothing to explain."""
+    """Return 1 - loss / start, with 1 if start is 0."""
     losses = np.asarray(losses, dtype=np.float64)
     return 1.0 - losses / start if start > 0 else np.ones_like(losses)
 
 
 def share_of_components(losses: ArrayLike, spectrum: ArrayLike) -> Array:
-    """Say how much of what 1, 2, ..., k principal components explain these columns explain, (k,)."""
+    """Return the explained variation as a share of that of 1, 2, ..., k principal components, (k,)."""
     s = np.asarray(spectrum, dtype=np.float64)
     losses = np.asarray(losses, dtype=np.float64)
     reachable = np.cumsum(s)[: len(losses)]
@@ -184,15 +184,15 @@ def share_of_components(losses: ArrayLike, spectrum: ArrayLike) -> Array:
 
 
 def condition(G: ArrayLike, columns: ArrayLike) -> Condition:
-    """Return the condition number of A_S, the square root of that of G_SS, or say that a Gram cannot tell.
+    """Return the condition number of A_S, the square root of that of G_SS; it may be beyond what a Gram resolves.
 
     Eigenvalues of a k x k Gram are known to about k eps of the largest one, so condition numbers to 1 / sqrt(k eps).
     """
     S = np.asarray(columns, dtype=np.intp)
     if len(S) == 0:
-        raise ValueError("a condition number needs a column or more; none was picked.")
+        raise ValueError("a condition number needs at least one column; none was picked.")
     values = scipy.linalg.eigvalsh(_gram(G)[np.ix_(S, S)])
-    # A factor 100 above that noise, the figure has two digits.
+    # At a factor 100 above that noise, the value has two digits.
     limit = float(min(RESOLVED_CONDITION, 0.1 / np.sqrt(len(S) * EPS)))
     if values[0] * limit**2 <= values[-1] or values[-1] <= 0:
         return Condition(limit, resolved=False)
@@ -207,7 +207,7 @@ def _gram(G: ArrayLike) -> Array:
 
 
 def checked_lambda(lam: float) -> float:
-    """Return lambda, or say what it must be."""
+    """Return lambda as a float; refuse invalid values."""
     if not (np.isfinite(lam) and lam >= 0):
         raise ValueError(f"lam must be a finite number, 0 or more; got {lam:g}.")
     return float(lam)

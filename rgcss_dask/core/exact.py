@@ -18,31 +18,31 @@ from rgcss_dask.core.words import counted, percent
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
-# A loss counts as lower by more than this share of it and this share of the loss before the first pick.
+# A loss is lower only if it differs by more than this share of it plus this share of the loss before the first pick.
 _SLACK = 1e-9, 1e-12
-# Into how many parts the search is cut, and how many are gone through before all know the lowest loss: the same for any
-# number of threads, so that of equally good picks the same are found.
+# The number of parts of the search, and of parts searched before the lowest loss is shared: constants, so that the same
+# of equally good picks are found for any number of threads.
 _PARTS, _ROUND = 64, 4
-# Nodes between two looks at the clock: up to a millisecond each.
+# Nodes between two checks of the clock: up to a millisecond each.
 _BUDGET = 256
-SECONDS = 60.0  # by default
-# Columns beyond which nothing can be proved in any time that one would wait.
+SECONDS = 60.0  # default time limit
+# Maximum number of columns: beyond it, a proof would take unreasonably long.
 MOST = 500
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is proved of picks: no others have a loss below ``lower``."""
+    """What an exact search proved: no picks have a loss below ``lower``."""
 
-    lower: float  #: in exact arithmetic; a column that others leave less than 1e-10 of counts as a mix of them
-    optimal: bool  #: True: the picks are the best of all. False: the time was up
-    nodes: int  #: sets of columns that were bounded or tried
-    seconds: float  #: that may have been used
+    lower: float  #: in exact arithmetic; a column with a remainder below 1e-10 counts as linearly dependent
+    optimal: bool  #: True: the picks are the best. False: the time limit was reached
+    nodes: int  #: sets of columns that were bounded or evaluated
+    seconds: float  #: time limit
 
     def sentence(self, k: int, loss: float) -> str:
-        """Say in one sentence what is proved of k picks with this loss."""
+        """Describe in one sentence what is proved for k picks with this loss."""
         if self.optimal:
-            return f"Proved to be the best {counted(k, 'column')} there are ({counted(self.nodes, 'node')} searched)."
+            return f"Proved to be the best {counted(k, 'column')} ({counted(self.nodes, 'node')} searched)."
         most = 1.0 - self.lower / loss if loss > 0 else 0.0
         return (
             f"Not proved to be the best within {self.seconds:g} s: other picks may have a loss that is lower by up to "
@@ -52,7 +52,7 @@ class Certificate:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Some of the subsets: all that have these picks and beyond them only these candidates."""
+    """A part of the search: all subsets with these picks and further picks among these candidates."""
 
     bound: float
     picks: Index
@@ -72,7 +72,7 @@ class _State:
         self._begin(search, part)
 
     def _begin(self, search: _Search, part: _Part) -> None:
-        """Make the picks that all subsets of a part have."""
+        """Make the picks shared by all subsets of a part."""
         self.H[0] = self.R[0] = search.G
         self.E[0] = self.P[0] = search.squares
         self.counts[0], self.loss[0] = search.counts, search.start
@@ -88,7 +88,7 @@ class _State:
         self.cand[d, :m], self.size[d], self.due[d], self.bound[: d + 1] = part.C, m, m, part.bound
 
     def explore(self, search: _Search, best: float, found: Index, budget: int) -> float:
-        """Go on for so many nodes; return the lowest loss."""
+        """Continue for at most ``budget`` nodes; return the lowest loss."""
         self.depth, best, unused = branching.explore(
             *(self.H, self.R, self.E, self.P, self.counts, self.loss, self.bound),
             *(self.cand, self.size, self.place, self.due, self.picks, self.depth),
@@ -99,7 +99,7 @@ class _State:
 
     @property
     def open(self) -> float:
-        """The least loss that a subset which was not gone through may have."""
+        """A lower bound on the loss of subsets that were not searched yet."""
         return float(min(self.bound[: self.depth + 1], default=np.inf))
 
 
@@ -115,12 +115,12 @@ class _Search:
         self.floor = branching.NOTHING * base.diagonal
         self.slack = _SLACK[0] * best + _SLACK[1] * self.start
         self.best, self.deadline, self.nodes = best, deadline, 0
-        self.columns = np.zeros(k, dtype=np.int64)  # the best ones, once some were found
+        self.columns = np.zeros(k, dtype=np.int64)  # the best columns, once better ones were found
         self.found = False
         self.lower = np.inf
 
     def run(self, include: Index, candidates: Index, pool: Pool, told: Told | None) -> None:
-        """Go through all subsets that have the included columns and beyond them candidates only."""
+        """Search all subsets of the included columns and candidates."""
         parts = self._divided(_Part(0.0, include.astype(np.int64), candidates.astype(np.int64)))
         for first in range(0, len(parts), _ROUND):
             ends = pool.map(self._searched, ((part, self.best) for part in parts[first : first + _ROUND]))
@@ -136,7 +136,7 @@ class _Search:
             self.best, self.columns, self.found = best, found, True
 
     def _divided(self, whole: _Part) -> list[_Part]:
-        """Cut the subsets into parts by their first picks, the part with the lowest bound first."""
+        """Divide the subsets into parts by their first picks, sorted by their bounds."""
         parts, small = [whole], list[_Part]()
         while parts and len(parts) + len(small) < _PARTS and time.monotonic() < self.deadline:
             part = parts.pop(0)
@@ -152,7 +152,7 @@ class _Search:
         return sorted(parts + small, key=lambda part: part.bound)
 
     def _searched(self, part: _Part, best: float) -> tuple[float, Index, float, int]:
-        """Search a part; return the lowest loss, its picks, the bound of what the time did not allow, and the nodes."""
+        """Search a part; return the lowest loss, its picks, a bound for what was not searched, and the nodes."""
         found = np.zeros(self.k, dtype=np.int64)
         if part.bound >= best - self.slack:
             return best, found, np.inf, 0
@@ -177,14 +177,14 @@ def search_all(
     pool: Pool,
     told: Told | None = None,
 ) -> tuple[Index, float, int]:
-    """Return the best columns, as many as were given, a lower bound for all, and how many nodes were searched.
+    """Return the best columns, as many as were given, a lower bound for all subsets, and the number of nodes.
 
-    Each column has its lambda, and is a candidate or not. ``loss`` is that of the columns given, which are returned
-    where no others have a lower one. Of a set of picks, and of the columns that may be added, an upper bound of what
-    more picks can explain is computed (`branching.reach`); where that does not reach below the lowest loss so far, none
-    of the subsets is tried. Candidates that can be in no better subset are left out one by one by the same bound. The
-    last two picks are the best of all pairs. The bound that is returned is the least of those that were left when the
-    time was up, else the lowest loss.
+    Each column has its lambda, and is a candidate or not. ``loss`` is the loss of the given columns, which are returned
+    if no others have a lower one. For a set of picks and the columns that may be added, an upper bound of what further
+    picks can explain is computed (`branching.reach`); if it cannot get below the lowest loss so far, all these subsets
+    are skipped. By the same bound, candidates that cannot be in a better subset are dropped one by one. The last two
+    picks are the best of all pairs. The returned bound is the smallest of those not searched when the time was up, or
+    else the lowest loss.
     """
     check_searchable(base.n)
     search = _Search(base, len(columns), lams, objective, loss / base.unit, time.monotonic() + seconds)
@@ -202,5 +202,5 @@ def check_searchable(n: int) -> None:
 
 
 def certificate(lower: float, loss: float, start: float, nodes: int, seconds: float) -> Certificate:
-    """Say what a lower bound for all subsets proves of one with this loss."""
+    """Return the certificate for picks with this loss, given a lower bound for all subsets."""
     return Certificate(min(lower, loss), loss - lower <= 2 * (_SLACK[0] * loss + _SLACK[1] * start), nodes, seconds)

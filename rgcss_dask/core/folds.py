@@ -1,4 +1,4 @@
-"""The rows outside each fold, to learn on."""
+"""Training data: the rows outside each fold."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Array = NDArray[np.float64]
 
 
 def outside_folds(source: Moments | Rows) -> Iterator[Moments | Rows]:
-    """Yield for each fold what was not in it."""
+    """Yield the training data of each fold."""
     yield from source.outside_folds() if isinstance(source, Rows) else leave_one_out(source.folds)
 
 
 def leave_one_out(folds: Sequence[Moments], rest: Moments | None = None) -> Iterator[Moments]:
     """Yield for each fold the merge of all others.
 
-    Never the whole minus the fold: that loses digits where folds differ in size. Halving the folds takes K log K merges
-    and keeps log K of them alive.
+    Subtracting the fold from the whole would lose digits if folds differ in size. Halving the folds recursively takes
+    K log K merges and keeps log K of them in memory.
     """
     if len(folds) == 1:
-        assert rest is not None  # there are two folds or more
+        assert rest is not None  # there are at least two folds
         yield rest
         return
     half = len(folds) // 2

@@ -1,4 +1,4 @@
-"""Sums from which column means are imputed exactly, after one pass that could not know them."""
+"""Sums for exact imputation of column means, which are known only after the pass."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rgcss_dask.core.triangle import Array
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """Products of rows with gaps (NaN) and of the gaps themselves, as a value that adds up.
+    """Products of rows with gaps (NaN) and of their masks, as a value that can be merged.
 
-    With x a row less ``shift`` and 0 at its gaps, and m its mask (1 where there is a value): ``total`` is the
-    sum of w x, ``product`` of w x x', ``cross`` of w x m' and ``present`` of w m m'. The mean is then known,
-    and with it what the gaps should have held. Memory is three n x n matrices.
+    With x a row minus ``shift``, set to 0 at its gaps, and m its mask (1 where there is a value): ``total`` is the sum
+    of w x, ``product`` of w x x', ``cross`` of w x m' and ``present`` of w m m'. These give the means, and with them
+    the moments of the imputed rows. Memory is three n x n matrices.
     """
 
     rows: int
@@ -33,7 +33,7 @@ class Gaps:
 
     @classmethod
     def of(cls, block: NDArray[Any], weights: NDArray[Any] | None = None) -> Gaps:
-        """Take the sums of a block of rows; an infinity is a `NotFiniteError`."""
+        """Return the sums of a block of rows; an infinity raises a `NotFiniteError`."""
         X = np.array(block, dtype=np.float64)
         refuse_infinity(X)
         gap = np.isnan(X)
@@ -43,7 +43,7 @@ class Gaps:
         count = w @ ~gap
         shift = np.divide(w @ X, count, out=np.zeros(X.shape[1]), where=count > 0)
         np.subtract(X, shift, out=X)
-        np.multiply(X, M, out=X)  # gaps are 0 again, and each row carries the root of its weight
+        np.multiply(X, M, out=X)  # gaps are 0 again, and each row is times the root of its weight
         if not gap.any():
             total = np.sqrt(w) @ X
             cross = np.repeat(total[:, None], len(shift), axis=1)
@@ -53,7 +53,7 @@ class Gaps:
         product = X.T @ X
         squares = np.einsum("ii->i", product)
         low = squares < faint(np.float64)
-        squares[low] = np.maximum(squares[low], TINY * X[:, low].any(axis=0))  # lost, but not nothing
+        squares[low] = np.maximum(squares[low], TINY * X[:, low].any(axis=0))  # underflowed, but not zero
         return cls(len(X), float(w.sum()), shift, total, product, cross, present)
 
     @property
@@ -71,14 +71,16 @@ class Gaps:
         """Mean of the values present in each column, (n,)."""
         if np.any(self.counts <= 0):
             column = int(np.flatnonzero(self.counts <= 0)[0])
-            raise ValueError(f"nan='mean' needs a value in every column; column {column} has none. Leave it out.")
+            raise ValueError(
+                f"nan='mean' needs at least one value in every column; column {column} has none. Leave it out."
+            )
         return self.shift + self.total / self.counts
 
     def about(self, shift: Array) -> Gaps:
-        """Move the sums to another shift."""
+        """Return the sums about another shift."""
         e = shift - self.shift
         step = self.cross * e
-        # Added first, so that the product is symmetric to the bit: a checkpoint keeps only half of it.
+        # Added first, so that the product is exactly symmetric: a checkpoint stores only half of it.
         product = self.product - (step + step.T) + self.present * np.outer(e, e)
         return replace(
             self,
@@ -89,7 +91,7 @@ class Gaps:
         )
 
     def merge(self, other: Gaps, *, overwrite: bool = False) -> Gaps:
-        """Add the rows of ``other``, about the mean of both; ``overwrite`` is heeded by `Moments` only."""
+        """Add the rows of ``other``, about the mean of both; ``overwrite`` applies to `Moments` only."""
         count = self.counts + other.counts
         pull = np.divide(other.counts, count, out=np.zeros(self.n), where=count > 0)
         mean_a, mean_b = (
@@ -108,10 +110,10 @@ class Gaps:
         )
 
     def fill(self, mean: Array) -> Moments:
-        """Return the moments of the rows with every gap set to ``mean``, that of these rows or of more.
+        """Return the moments of the rows with every gap set to ``mean``, the mean of these rows or of more rows.
 
-        A gap holds e = mean - shift instead of 0. The sums stay about their own mean: about that of more rows, which
-        may lie far away, they would lose digits.
+        A gap then holds e = mean - shift instead of 0. The sums stay about their own mean; about the mean of more rows,
+        which may be far away, they would lose digits.
         """
         own = self.about(np.where(self.counts > 0, self.shift, mean))
         e = mean - own.shift

@@ -1,4 +1,4 @@
-"""The lambdas to try: those given, or a grid placed by the spectrum."""
+"""The grid of lambdas: as given, or computed from the spectrum."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 
-GRID = 13  # lambdas tried when none are given
-# Below this share of the smallest eigenvalue that k columns can use, lambda does as good as nothing.
+GRID = 13  # number of lambdas of the default grid
+# Below this share of the k-th eigenvalue, lambda has almost no effect.
 GRID_BELOW = 1e-3
-# More directions than asked for, and products with the Gram, that make the leading eigenvalues of a sketch good.
+# Additional directions, and products with the Gram, for accurate leading eigenvalues of a sketch.
 OVERSAMPLING, POWERS = 10, 3
 
 
 def default_grid(mean_gram: Array, k: int) -> Array:
-    """Return lambdas per row from the Gram of the average row: equal steps in log from useless to overwhelming.
+    """Return lambdas per row from the Gram of the average row, in equal log steps from negligible to dominant.
 
-    The largest is the leading eigenvalue, where every direction is shrunk by half or more. The smallest is 1e-3 of the
-    k-th eigenvalue (or of the last above rounding), which no direction that k columns can use will notice.
+    The largest is the leading eigenvalue, which shrinks every direction by half or more. The smallest is 1e-3 of the
+    k-th eigenvalue (or of the last above rounding), which has no effect on directions that k columns can use.
     """
     s = leading_spectrum(mean_gram, k)
     if s[0] <= 0:
-        raise ValueError("there is no lambda to choose: every column is zero, or constant and centred away.")
+        raise ValueError("some column must vary for a choice of lambda; all are zero, or constant and centred.")
     floor = len(mean_gram) * EPS * s[0]
     low = max(GRID_BELOW * s[s > floor][-1], 64 * floor)
     return np.geomspace(low, s[0], GRID)
@@ -38,7 +38,7 @@ def default_grid(mean_gram: Array, k: int) -> Array:
 def leading_spectrum(G: Array, k: int) -> Array:
     """Return about the k largest eigenvalues of G, largest first: subspace iteration from a fixed start, O(n^2 k).
 
-    Exact when k is near n, never too large, and good to a few per cent otherwise: enough to place a grid.
+    Exact if k is near n, never too large, and otherwise accurate to a few per cent, which is enough for a grid.
     """
     n = len(G)
     k = min(max(int(k), 1), n)
@@ -52,10 +52,10 @@ def leading_spectrum(G: Array, k: int) -> Array:
 
 
 def checked_grid(given: float | Sequence[float] | NDArray[Any] | None) -> Array:
-    """Return the lambdas in ascending order, or say what is wrong with them."""
+    """Return the lambdas in ascending order; refuse invalid ones."""
     grid = np.sort(np.atleast_1d(np.asarray(given, dtype=np.float64)))
     if grid.ndim != 1 or len(grid) == 0:
-        raise ValueError(f"lambdas must be a list with one value or more; got shape {grid.shape}.")
+        raise ValueError(f"lambdas must be a list of at least one value; got shape {grid.shape}.")
     for lam in grid:
         checked_lambda(lam)
     twice = np.flatnonzero(np.diff(grid) == 0)

@@ -1,4 +1,4 @@
-"""The kinds of values that a pass over rows can make, by the names that archives and checkpoints know them by."""
+"""The kinds of values that a pass can make, by their names in archives and checkpoints."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.sketch import Sketch
 
 KINDS: dict[str, type[Moments]] = {kind.KIND: kind for kind in (Moments, Band, Sketch)}
-# Names of all arrays that one of them may have.
+# Names of all arrays of these kinds.
 ARRAYS = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.ARRAYS))

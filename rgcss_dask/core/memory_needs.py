@@ -1,4 +1,4 @@
-"""How many bytes a question asked of moments takes, besides the moments themselves."""
+"""Memory needs of computations on moments, in bytes besides the moments themselves."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from rgcss_dask.runtime.cpus import available_cpus
 
 # Rows of a Gram that a thread holds twice in a refresh, and vectors of a path besides its factors.
 _BAND, _VECTORS = 256, 64
-# Numbers for each column and pick: its factor, with that times G and its column of G^2, and three while refreshing.
+# Numbers per column and pick: the factor, its product with G, its column of G^2, and three during a refresh.
 _FACTORS = 6
 
 
 @dataclass(frozen=True)
 class Need:
-    """What must be there to answer a question."""
+    """The memory that a computation needs."""
 
-    kind: str  # "": the moments of all rows; "folds" or "groups": those kept apart too
-    parts: int  # how many of them
+    kind: str  # "": the moments of all rows; "folds" or "groups": these parts too
+    parts: int  # number of parts
     work: int  # bytes besides the moments
 
     def moments(self, n: int) -> int:
-        """Bytes of the moments themselves, where they have to be sent."""
+        """Return the bytes of the moments themselves, if they have to be sent."""
         return 8 * (1 + self.parts) * n * (n + 2)
 
 
@@ -32,26 +32,26 @@ def select_need(n: int, k: int, lams: int = 1, *, bound: bool = False) -> Need:
 
 
 def tune_need(n: int, k: int, lams: int, folds: int) -> Need:
-    """Training and held-out Grams, merges of the other folds that are alive at a time, and the prefix losses."""
+    """Count training and held-out Grams, live merges of other folds, and prefix losses."""
     alive = 4 + max(1, folds).bit_length()
     return Need("folds", folds, 8 * n * (alive * n + _paths(n, k, lams) + 8 * min(k, n)))
 
 
 def stability_need(n: int, k: int, groups: int, memory: int | None) -> Need:
-    """As many bytes as were allowed, or what it takes by default: as many as the groups."""
+    """Return the allowed bytes, or by default the bytes of the groups."""
     default = max(planned_bytes(n, groups, k, 1), 8 * (groups + 1) * n * n)
     return Need("groups", groups, default if memory is None else memory)
 
 
 def refine_need(n: int, k: int, effort: int = 0, *, exact: bool = False) -> Need:
-    """Count two Grams and the tables of all swaps, for each search side by side; if exact, four matrices a level."""
+    """Count two Grams and the tables of all swaps per parallel search; for an exact search four matrices per level."""
     cpus, picks = available_cpus(), min(k, n)
     levels = 4 * picks * n * cpus if exact else 0
     return Need("", 0, 8 * n * (2 * n + 24 * picks * min(max(effort, 1), cpus) + levels + _paths(n, k, 1)))
 
 
 def _paths(n: int, k: int, lams: int) -> int:
-    """Columns of n numbers that the paths of so many lambdas hold."""
-    bands = 2 * _BAND * available_cpus()  # as many as here, for want of better
+    """Return the vectors of n numbers that the paths of these lambdas hold."""
+    bands = 2 * _BAND * available_cpus()  # the number of CPUs here, as an estimate
     picks = min(k, n)
     return lams * (_FACTORS * picks + picks * picks // n + _VECTORS) + bands

@@ -1,4 +1,4 @@
-"""Columns by index or name: the same ones in another order, and those that people write."""
+"""Columns by index or name: matching by name, and lists of columns written by users."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from rgcss_dask.core.accumulate import is_whole
 
 Names = Sequence[str] | None
-LISTED = 3  # names in a message
+LISTED = 3  # most names in a message
 
 
 def matching(known: Names, given: Names, holder: str) -> NDArray[np.intp] | None:
-    """Return where each known column is among those given, or None if they are in that order already.
+    """Return the index of each known column among the given ones, or None if they have the same order.
 
-    Where either side has no names there is nothing to go by but the order, and the caller compares the numbers of
-    columns. ``holder`` is who has the columns that are given, for the error if they are others.
+    If either side has no names, only the order is left, and the caller compares the numbers of columns. ``holder``
+    names the owner of the given columns, for the error.
     """
     if known is None or given is None or tuple(known) == tuple(given):
         return None
@@ -30,15 +30,15 @@ def matching(known: Names, given: Names, holder: str) -> NDArray[np.intp] | None
         found = [f"{verb} {_listed(names)}" for verb, names in (("lacks", lacking), ("has", besides)) if names]
         also = " besides" if besides else ""
         raise ValueError(
-            f"the columns must be those that were selected from, in any order; {holder} {' and '.join(found)}{also}. "
-            "Give exactly those columns, or, if only the names are others, the values without names."
+            f"the columns must be those of the selection, in any order; {holder} {' and '.join(found)}{also}. "
+            "Give exactly those columns, or, if only the names differ, the values without names."
         )
     place = {name: i for i, name in enumerate(given)}
     if len(place) < len(given):
         twice, count = Counter(given).most_common(1)[0]
         raise ValueError(
-            f"columns in another order are found by their names; {holder} has {count} columns called {twice!r}. Give "
-            "the columns in the order of those that were selected from."
+            f"columns in another order are matched by name; {holder} has {count} columns called {twice!r}. Give the "
+            "columns in the order of the selection."
         )
     return np.array([place[name] for name in known], dtype=np.intp)
 
@@ -51,10 +51,10 @@ def in_order_of(values: NDArray[Any], index: NDArray[np.intp]) -> NDArray[Any]:
 
 
 def as_written(texts: Sequence[str], names: Names) -> tuple[int | str, ...]:
-    """Return the columns that texts stand for: a name, or several names or indices with commas between them.
+    """Return the columns written in texts: a name, or several names or indices separated by commas.
 
-    A text that is a name is that column, commas, quotes and all; in a list, a name with a comma stands in double
-    quotes. Digits are an index unless they are a name.
+    A text that is a name means that column, including commas and quotes; in a list, a name with a comma is put in
+    double quotes. Digits are an index unless they are a name.
     """
     known = set(names or ())
     parts = [part for text in texts for part in ([text] if text in known else _fields(text))]
@@ -64,7 +64,7 @@ def as_written(texts: Sequence[str], names: Names) -> tuple[int | str, ...]:
 def _fields(text: str) -> list[str]:
     try:
         fields = [part.strip() for line in csv.reader([text], skipinitialspace=True) for part in line]
-    except csv.Error:  # a line break, which no list of names has
+    except csv.Error:  # a line break: not a list of names
         return [text]
     return [part for part in fields if part]
 
@@ -77,7 +77,7 @@ def _listed(names: list[str]) -> str:
 def column_indices(
     columns: Sequence[int] | Sequence[str] | NDArray[Any], n: int, names: tuple[str, ...] | None
 ) -> NDArray[np.intp]:
-    """Turn column indices or names into indices, each valid and named once."""
+    """Convert column indices or names to indices; refuse invalid and repeated ones."""
     if isinstance(columns, str) or not isinstance(columns, Iterable):
         raise ValueError(f"columns must be a list of indices or names; got {columns!r}. Put a single one in brackets.")
     places: dict[str, list[int]] = {}
@@ -99,22 +99,20 @@ def _column_index(column: Any, places: dict[str, list[int]]) -> int:
     if not isinstance(column, str):
         raise ValueError(
             f"a column must be given by its index, a whole number, or by its name; got {column!r}. "
-            "Of a boolean mask give the places: np.flatnonzero(mask)."
+            "Convert a boolean mask with np.flatnonzero(mask)."
         )
     found = places.get(column, [])
     if len(found) == 0:
-        raise ValueError(f"column {column!r} is not there: {_like(column, places)}.")
+        raise ValueError(f"column {column!r} does not exist: {_like(column, places)}.")
     if len(found) > 1:
-        raise ValueError(
-            f"a name must stand for one column; {len(found)} are called {column!r}. Give the index instead."
-        )
+        raise ValueError(f"a name must be unique; {len(found)} columns are called {column!r}. Give the index instead.")
     return found[0]
 
 
 def _like(column: str, places: dict[str, list[int]]) -> str:
-    """Say that no column has a name, and which names are like it."""
+    """Say that no column has this name, and suggest similar names."""
     if not places:
         return "these columns have no names"
     folded = {name.casefold(): name for name in places}
     near = [repr(folded[name]) for name in difflib.get_close_matches(column.casefold(), folded)]
-    return "no column has that name" + (f"; there is {', '.join(near)}" if near else "")
+    return "no column has that name" + (f"; similar names: {', '.join(near)}" if near else "")

@@ -1,4 +1,4 @@
-"""Columns as signal and noise: the noise that neighbouring rows tell, and the Gram of the signals behind columns."""
+"""Columns as signal plus noise: noise estimated from neighbouring rows, and the Gram of the signals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 
-# The variance of x[i-1] - 2 x[i] + x[i+1] is so many times that of independent noise in x.
+# The variance of x[i-1] - 2 x[i] + x[i+1] is this many times that of independent noise in x.
 _OF_SECOND_DIFFERENCES = 6.0
 # Noise below this share of a column cannot be distinguished from rounding in its Gram.
 _LEAST = 1e-12
@@ -21,14 +21,14 @@ _LEAST = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Differences:
-    """Squared second differences of rows that follow each other: what changes evenly from row to row leaves nothing."""
+    """Sums of squared second differences of consecutive rows, in which linear trends vanish."""
 
     count: Array  # (n,) differences without a gap
     squares: Array  # (n,) summed
 
     @classmethod
     def of(cls, block: ArrayLike) -> Differences:
-        """Take the second differences of the rows of a block."""
+        """Return the second differences of the rows of a block."""
         X = np.asarray(block)
         found = cls(np.zeros(X.shape[1]), np.zeros(X.shape[1]))
         kernels.add_second_differences(X, found.count, found.squares)
@@ -40,7 +40,7 @@ class Differences:
         return len(self.count)
 
     def merge(self, other: Differences, *, overwrite: bool = False) -> Differences:
-        """Add those of other rows."""
+        """Add the differences of other rows."""
         return Differences(self.count + other.count, self.squares + other.squares)
 
     def take(self, columns: NDArray[np.intp]) -> Differences:
@@ -49,23 +49,23 @@ class Differences:
 
     @property
     def variance(self) -> Array:
-        """The variance of the noise in each column, (n,), as far as noise is independent from row to row."""
+        """The variance of the noise in each column, (n,), if it is independent from row to row."""
         if not self.count.all():
             column = int(np.argmin(self.count))
             raise ValueError(
-                f"the noise of a column is told by three rows or more that follow each other without gaps; column "
-                f"{column} has none."
+                f"the noise of a column is estimated from three or more consecutive rows without gaps; column {column} "
+                "has none. Give its noise as a variance."
             )
         return self.squares / (_OF_SECOND_DIFFERENCES * self.count)
 
 
 def merged_differences(one: Differences | None, other: Differences | None) -> Differences | None:
-    """Add up what both have; where one of them did not look at its rows, nothing is known of all."""
+    """Merge differences; None if either is missing."""
     return None if one is None or other is None else one.merge(other)
 
 
 def checked_noise(noise: Array, variance: Array, names: tuple[str, ...] | None) -> Array:
-    """Return given variances of noise; none may exceed that of its column."""
+    """Return given noise variances; refuse those above the variance of their column."""
     over = noise > variance * (1.0 + 1e-9)
     if over.any():
         i = int(np.argmax(over))
@@ -80,8 +80,8 @@ def checked_noise(noise: Array, variance: Array, names: tuple[str, ...] | None) 
 def signal_gram(G: Array, noise: Array) -> Array:
     """Return the Gram of the signals behind columns with Gram G and noise of these squared norms.
 
-    That is G - diag(noise), but for directions in which the noise would be more than all there is: nothing is left of
-    these. With columns divided by their noise, what is left are the eigenvalues above 1, less 1.
+    That is G - diag(noise), except for directions in which the noise exceeds the whole variance: they become 0. With
+    columns divided by their noise, the eigenvalues above 1 are kept, minus 1.
     """
     least = _LEAST * np.maximum(np.diagonal(G), float(np.diagonal(G).max(initial=0.0)) * _LEAST)
     root = np.sqrt(np.maximum(np.maximum(noise, least), np.finfo(np.float64).tiny))
@@ -95,6 +95,6 @@ def signal_gram(G: Array, noise: Array) -> Array:
 
 
 def with_signals(G: Array, noise: Array) -> Array:
-    """Return the Gram of the columns and, behind them, of their signals, (2n, 2n)."""
+    """Return the Gram of the columns followed by their signals, (2n, 2n)."""
     S = signal_gram(G, noise)
     return np.block([[G, S], [S, S]])

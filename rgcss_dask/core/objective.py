@@ -1,4 +1,4 @@
-"""The two objectives of the paper: all that differs between them, in one place."""
+"""The two objectives of the paper, with everything that differs between them."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ class Bounds:
     """No k columns can have a loss below these, for k = 1, 2, ...: each (k,)."""
 
     tight: Array
-    paper: Array | None  # None where not all eigenvalues are known, which it needs
+    paper: Array | None  # None if not all eigenvalues are known
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Over which columns the squared error is summed, and what follows from that."""
+    """The columns over which the squared error is summed, and the consequences."""
 
     name: str
-    picks_count: bool  # whether the error of a column that was picked still counts
+    picks_count: bool  # whether the error of a picked column counts
     columns: str  # which columns count, in words
-    weights: Array | None = field(default=None, compare=False)  # (n,) how much each column counts; None: all alike
+    weights: Array | None = field(default=None, compare=False)  # (n,) weight of each column; None: all 1
 
     def weighted(self, weights: ArrayLike | None) -> Objective:
-        """Return the same objective with columns that count more or less."""
+        """Return the objective with weights for the columns."""
         return self if weights is None else replace(self, weights=np.asarray(weights, dtype=np.float64))
 
     def counts(self, n: int, picks: ArrayLike = ()) -> Array:
-        """Return how much the error of each of n columns counts once these are picked, (n,)."""
+        """Return the weight of the error of each of n columns after these picks, (n,)."""
         counts = np.ones(n) if self.weights is None else self.weights.copy()
         if not self.picks_count:
             counts[np.asarray(picks, dtype=np.intp)] = 0.0
         return counts
 
     def counts_by_prefix(self, n: int, picks: NDArray[np.intp]) -> Array:
-        """Return the same after 1, 2, ..., k of the picks, (k, n)."""
+        """Return the weights after 1, 2, ..., k of the picks, (k, n)."""
         return np.array([self.counts(n, picks[: t + 1]) for t in range(len(picks))]).reshape(len(picks), n)
 
     def leaving(self, counts: Array) -> Array:
-        """Return how much of a column's own error leaves the loss when the column is picked, given how much counts."""
+        """Return how much of its own error leaves the loss when a column is picked, given the weights."""
         return np.zeros_like(counts) if self.picks_count else counts
 
     def bounds(self, spectrum: Spectrum, k: int, lam: float) -> Bounds:
@@ -56,8 +56,8 @@ class Objective:
     def _bounds(self, spectrum: Spectrum, k: int, lam: float) -> Bounds:
         """Bound by the eigenvalues alone.
 
-        Of leading eigenvalues the largest that they may be is taken: with s the tight bounds fall, of both objectives,
-        as s lam^2 / (s + lam)^2 - s does.
+        With leading eigenvalues only, their largest possible values are used: the tight bounds of both objectives
+        decrease in s, as s lam^2 / (s + lam)^2 - s does.
         """
         s, tail = spectrum.values + spectrum.doubt, spectrum.tails[1 : k + 1]
         shrunk = s * (lam / (s + lam)) ** 2 if lam > 0 else np.zeros_like(s)
@@ -66,11 +66,11 @@ class Objective:
             return Bounds(np.maximum(kept, 0.0) if self.picks_count and self.weights is None else tail, None)
         if self.picks_count and self.weights is None:
             return Bounds(np.cumsum(shrunk)[:k] + tail, np.full(k, shrunk.sum()))
-        # With weights on columns, too, since the paper's is no more than the tail.
+        # Also with weights on columns, because the paper's bound is at most the tail.
         return Bounds(tail, tails(shrunk)[1 : k + 1])
 
 
-# Picked columns are known exactly, so that they carry no error: the paper's problem of feature selection.
+# Picked columns are known exactly and have no error: the paper's problem of feature selection.
 UNSELECTED = Objective("unselected", picks_count=False, columns="the columns that were not picked")
 # The paper's first regularised problem.
 ALL = Objective("all", picks_count=True, columns="all columns")
@@ -78,12 +78,12 @@ OBJECTIVES = {objective.name: objective for objective in (UNSELECTED, ALL)}
 
 
 def objective_of(given: Objective | str) -> Objective:
-    """Return an objective as it is, or by its name."""
+    """Return an objective, given itself or its name."""
     return given if isinstance(given, Objective) else objective_named(given)
 
 
 def objective_named(name: str, what: str = "objective") -> Objective:
-    """Return the objective of that name, or say which there are."""
+    """Return the objective with this name; the error for an unknown name lists all."""
     if name not in OBJECTIVES:
         raise ValueError(f"{what} must be {' or '.join(map(repr, OBJECTIVES))}; got {name!r}.")
     return OBJECTIVES[name]

@@ -1,4 +1,4 @@
-"""How columns are prepared before they are judged: centred, divided, and with their signals beside them."""
+"""Preparation of columns: centring, scaling, and signals if noise is known."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ Scale = float | str | ArrayLike | None
 
 
 class Prepares(Protocol):
-    """What columns can be centred and scaled by: moments, or rows."""
+    """A source of centring and scaling: moments or rows."""
 
     @property
     def mean_rest(self) -> Array | None:
-        """What float64 rounds off the means, where that counts."""
+        """The rounding errors of the means in float64, if they matter."""
 
     def preparation(self, center: Center, scale: Scale) -> tuple[Array, Array]:
-        """Resolve what was asked for to vectors."""
+        """Resolve options to vectors."""
 
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """What was subtracted from each column, and what it was divided by."""
+    """The values subtracted from each column, and the divisors."""
 
     mu: Array  # (n,)
     sigma: Array  # (n,)
-    mu_rest: Array | None  # (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
-    noise: Array | None = None  # (n,) variance of the noise in each column, before it is divided
+    mu_rest: Array | None  # (n,) rounding errors of mu, if they matter; see `Moments.mean_rest`
+    noise: Array | None = None  # (n,) noise variance of each column, before scaling
 
     def base(self, moments: Moments | Wide) -> Base:
-        """Return the Gram of moments, these or others, that are prepared so; where there is noise, with the signals."""
+        """Return the Gram of moments with this preparation, including signals if there is noise."""
         if self.noise is None or not isinstance(moments, Moments):
             return base_of(moments, self.mu, self.sigma, rest=self.mu_rest)
         G = moments.gram(self.mu, self.sigma, rest=self.mu_rest)
@@ -47,5 +47,5 @@ class Preparation:
 
     @property
     def known(self) -> dict[str, Any]:
-        """What a selection keeps of it."""
+        """The fields that a selection stores."""
         return {"mu": self.mu, "sigma": self.sigma, "mu_rest": self.mu_rest}

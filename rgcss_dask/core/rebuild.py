@@ -1,4 +1,4 @@
-"""All columns from the picked ones: the linear map that a selection stands for."""
+"""Reconstruction of all columns from the picked ones: the linear map of a selection."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Rebuild:
-    """Picked columns in ascending order -> all columns, as the objective of the selection sees them.
+    """The map from picked columns, in ascending order, to all columns.
 
-    A column that was picked keeps its own values where the objective is ``"unselected"``; with ``"all"`` it is
-    approximated like every other.
+    A picked column keeps its own values if the objective is ``"unselected"``; with ``"all"`` it is approximated like
+    every other column.
     """
 
     columns: NDArray[np.intp]  # (k,) ascending: the columns of a reduced matrix
@@ -32,12 +32,12 @@ class Rebuild:
     mu: Array  # (n,)
     sigma: Array  # (n,)
     counting: Objective
-    mu_rest: Array | None = None  # (n,) what float64 rounds off mu, where that counts
+    mu_rest: Array | None = None  # (n,) rounding errors of mu, if they matter
 
     @classmethod
     def of(cls, picked: Selection, weights: Array) -> Rebuild:
-        """Take a selection and its weights, whose rows are in pick order."""
-        order, n = np.argsort(picked.columns), weights.shape[1]  # the first n, where targets stand behind them
+        """Return the map of a selection and its weights, whose rows are in pick order."""
+        order, n = np.argsort(picked.columns), weights.shape[1]  # the first n, if targets follow
         prepared, counting = picked.preparation, picked.counting_columns
         rest = None if prepared.mu_rest is None else prepared.mu_rest[:n]
         counting = counting if counting.weights is None else counting.weighted(counting.weights[:n])
@@ -49,11 +49,11 @@ class Rebuild:
         return self.weights.shape[1]
 
     def dtype(self, given: np.dtype[Any]) -> np.dtype[Any]:
-        """Return the dtype of what is rebuilt from such values: floats stay as they are."""
+        """Return the dtype of rebuilt values: floats keep theirs."""
         return np.dtype(given) if np.dtype(given).kind == "f" else np.dtype(np.float64)
 
     def __call__(self, reduced: NDArray[Any], dtype: np.dtype[Any] | None = None) -> NDArray[Any]:
-        """Rebuild rows, (m, k) -> (m, n), in a dtype of their own or in another that is asked for."""
+        """Rebuild rows, (m, k) -> (m, n), in the given dtype, by default that of `dtype`."""
         S = self.columns
         full = self._prepared(reduced, S) @ self.weights
         full *= self.sigma
@@ -75,21 +75,21 @@ class Rebuild:
         return w @ (E * E), w @ (X * X)
 
     def summed(self, losses: Array, norms: Array) -> tuple[float, float]:
-        """Return the loss and the squared norm, as the columns count."""
+        """Return the loss and the squared norm over the columns that count."""
         left, whole = self.counting.counts(self.n, self.columns), self.counting.counts(self.n)
         return float(losses @ left), float(norms @ whole)
 
     def losses_in(self, base: Base) -> tuple[float, float]:
-        """Return the same from a Gram that was prepared as these weights were learnt."""
+        """Return loss and squared norm from a Gram with the preparation of these weights."""
         return self.summed(*self.column_losses_in(base))
 
     def column_losses_in(self, base: Base) -> tuple[Array, Array]:
-        """Return the squared error of each column, and its squared norm, from such a Gram, each (n,)."""
+        """Return squared error and squared norm of each column from such a Gram, each (n,)."""
         norms = base.diagonal * base.unit
         return evaluate.column_losses_from_rows(norms, base.rows(self.columns), self.weights, self.columns), norms
 
     def _prepared(self, rows: NDArray[Any], columns: NDArray[np.intp]) -> Array:
-        """Centre and scale rows of these columns; no digit of 64-bit integers is lost before the difference."""
+        """Centre and scale rows of these columns, without losing digits of 64-bit integers."""
         X: Array = difference(rows, self.mu[columns], np.empty(rows.shape))
         if self.mu_rest is not None:
             X -= self.mu_rest[columns]
@@ -98,17 +98,21 @@ class Rebuild:
 
 
 def fitted(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return values in a dtype: rounded and cut off at its ends for integers; what a float cannot hold is refused."""
+    """Convert values to a dtype: integers are rounded and clipped; overflow of floats is refused."""
     if values.dtype == dtype:
         return values
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
             found = values.astype(dtype)
         if np.isinf(found).any() and np.isfinite(values).all():
-            raise ValueError(f"values up to {np.abs(values).max():.3g} do not fit into {dtype}; ask for float64.")
+            raise ValueError(
+                f"values must fit into {dtype}; they go up to {np.abs(values).max():.3g}. Ask for float64."
+            )
         return found
     if not np.isfinite(values).all():
-        raise ValueError(f"{dtype} has no place for NaN and infinities; ask for a float, such as float32.")
+        raise ValueError(
+            f"values must be finite for {dtype}; some are NaN or infinite. Ask for a float, such as float32."
+        )
     ends = np.iinfo(dtype)
     whole = np.rint(values) if values.dtype.kind == "f" else values
     low, high = whole <= ends.min, whole >= ends.max
@@ -119,18 +123,18 @@ def fitted(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Take:
-    """All columns -> the picked ones in ascending order, with gaps treated as when they were picked."""
+    """The map from all columns to the picked ones, in ascending order, with the gap policy of the selection."""
 
     columns: NDArray[np.intp]  # (k,) ascending
-    nan: str  # "raise" refuses a gap, "mean" fills it, "drop" leaves it: a row cannot be left out here
+    nan: str  # "raise" refuses a gap, "mean" fills it, "drop" keeps it: rows cannot be dropped here
     mean: Array | None  # (k,) to fill gaps with, for "mean"
 
     def __call__(self, block: Any) -> Any:
-        """Take the columns of a dense or sparse block: (m, n) -> (m, k)."""
+        """Return the picked columns of a dense or sparse block: (m, n) -> (m, k)."""
         return self.settle(block[:, self.columns])
 
     def settle(self, taken: Any) -> Any:
-        """Treat the gaps of columns that were taken already."""
+        """Apply the gap policy to columns that were taken already."""
         taken = plain(taken) if isinstance(taken, MASKED) else taken
         if self.nan == "drop" or np.dtype(taken.dtype).kind != "f":
             return taken
@@ -148,9 +152,9 @@ class Take:
         return filled if isinstance(taken, np.ndarray) else type(taken)(filled)
 
     def from_frame(self, frame: Any) -> Any:
-        """Take the columns of a pandas data frame; their dtypes stay, where the mean of a column can be put into it.
+        """Return the picked columns of a pandas data frame; dtypes are kept if they can hold the mean of their column.
 
-        Nullable integers become floats for it, also where these rows have no gap: one dtype for all rows there are.
+        Nullable integers always become floats with "mean", so that all rows have one dtype.
         """
         taken = frame.iloc[:, self.columns]
         settled = self.settle(taken.to_numpy(dtype=np.float64, na_value=np.nan))
@@ -159,7 +163,7 @@ class Take:
         filled = taken.copy()
         for place, dtype in enumerate(taken.dtypes):
             kind = getattr(dtype, "numpy_dtype", dtype).kind
-            if kind == "f" or not isinstance(dtype, np.dtype):  # others have no gaps
+            if kind == "f" or not isinstance(dtype, np.dtype):  # other dtypes have no gaps
                 column = taken.iloc[:, place]
                 values = type(column)(settled[:, place], index=column.index, name=column.name)
                 filled.isetitem(place, values.astype(dtype) if kind == "f" else values)

@@ -1,4 +1,4 @@
-"""Swaps after the greedy selection: exchange one picked column for another while that lowers the loss."""
+"""Swaps after the greedy selection: replace a picked column by another as long as that lowers the loss."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from rgcss_dask.runtime.blas import single_threaded_blas
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
-# Up to this n^2 k swaps are made unasked: that takes a second or two on two cores.
+# Up to this n^2 k swaps are made by default: that takes a second or two on two cores.
 CHEAP = 2**28
-# Swaps of a sweep that may bring nothing, after those made before them, until all are scored anew.
+# Swaps of a sweep that may fail, after those made before them, until all are scored again.
 _FAILED = 4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Refinement(AboutSelection):
-    """A selection after swaps, and what they brought.
+    """A selection after swaps, with the losses before and after.
 
-    Made by `refine`; asked for columns, names or losses, it gives those of its selection.
+    Made by `refine`. Columns, names and losses are those of its selection.
 
     Examples
     --------
@@ -55,13 +55,13 @@ class Refinement(AboutSelection):
     3 of 10 columns keep 91.1 % of the variation, with lambda = 1.
     """
 
-    selection: Selection  #: a swapped-in column has the place of the one it replaced
-    before: float  #: loss of the columns that were given
-    after: float  #: loss of the columns now: never more
-    swaps: int  #: that were made; after further tries, how many columns are others in the end
-    sweeps: int  #: how often all swaps were scored
-    settled: bool  #: True: no single swap is better. False: the sweeps were used up
-    tries: Tries | None = None  #: how often the search was begun again, where that was asked for
+    selection: Selection  #: a column takes the place of the one that it replaced
+    before: float  #: loss of the given columns
+    after: float  #: loss of the columns now, never higher
+    swaps: int  #: swaps made; after further searches, the number of columns that differ
+    sweeps: int  #: number of sweeps
+    settled: bool  #: True: no single swap is better. False: the maximum number of sweeps was reached
+    tries: Tries | None = None  #: further searches, if asked for
 
     @property
     def k(self) -> int:
@@ -70,7 +70,7 @@ class Refinement(AboutSelection):
 
     @property
     def sentence(self) -> str:
-        """Say in a sentence or two what the swaps brought."""
+        """The improvement by the swaps, in a sentence or two."""
         if self.after == self.before:
             words = "No swap of one picked column for another lowers the loss."
         else:
@@ -87,7 +87,7 @@ class Refinement(AboutSelection):
 
     @property
     def picks(self) -> str:
-        """What is picked now is worth, in a sentence."""
+        """The selection after the swaps, in one sentence."""
         return self.selection.sentence
 
 
@@ -103,18 +103,18 @@ def improve(
     seconds: float = SECONDS,
     told: Told | None = None,
 ) -> Refinement:
-    """Exchange picked columns while that lowers the loss; see `rgcss_dask.refine`.
+    """Swap picked columns as long as that lowers the loss; see `rgcss_dask.refine`.
 
-    A sweep scores all k (n - k) swaps at once from the Gram, then makes the best of them one after the other until
-    some, recomputed in full, are no better. Of the problem, by default that of the selection, the columns that stay and
-    those that are never taken in count; lambda, objective and preparation are those of the selection.
+    A sweep scores all k (n - k) swaps at once from the Gram, then makes the best of them one after the other until the
+    recomputed loss no longer falls. ``problem`` (default: that of the selection) gives the columns that must stay, and
+    those that must not be picked; lambda, objective and preparation are those of the selection.
     """
     _check_whole("sweeps", sweeps, 1)
     _check_whole("effort", effort, 0)
     _check_whole("seed", seed, 0)
     if (effort or exact) and selection.aims.column_groups:
         what = "effort" if effort else "exact"
-        raise ValueError(f"{what} searches among single columns; column_groups are only swapped: leave {what} out.")
+        raise ValueError(f"{what} needs single columns; this selection has column_groups. Leave {what} out.")
     ground = _Ground(selection, source, problem or selection.problem or Problem(), sweeps)
     tries = proved = None
     with Pool() as pool, single_threaded_blas():
@@ -133,18 +133,19 @@ def improve(
 
 
 def swaps_asked(refine: bool | None, n: int, k: int) -> bool:
-    """Say whether to swap: as asked for, and where nothing was said if it is cheap."""
+    """Tell whether to make swaps: as asked, and by default if they are cheap."""
     return n * n * k <= CHEAP if refine is None else refine
 
 
 class _Ground:
-    """What picks are exchanged on: the Gram, what counts, and which swaps are allowed."""
+    """The ground of swaps: the Gram, the weights in the loss, and the allowed swaps."""
 
     def __init__(self, selection: Selection, source: Moments | Wide | ArrayLike, problem: Problem, sweeps: int) -> None:
         self.base = selection.base(source)
         self._norms = self.base.diagonal * self.base.unit
         self._selection, self._sweeps = selection, sweeps
-        self._names = selection.all_names or getattr(source, "names", None)  # the Gram has the order of the selection
+        # The Gram has the column order of the selection.
+        self._names = selection.all_names or getattr(source, "names", None)
         given = (problem.include, problem.exclude)
         self._stay, self._never = (column_indices(one, selection.n, self._names) for one in given)
         self._aims = selection.aims.extended(selection.n)
@@ -156,12 +157,12 @@ class _Ground:
         self._problem = replace(problem, include=self._stay, exclude=self._never, aims=selection.aims, is_settled=True)
         absent = np.setdiff1d(self._stay, selection.columns)
         if len(absent):
-            raise ValueError(f"a column to keep must have been picked; column {absent[0]} was not.")
+            raise ValueError(f"columns that must stay must have been picked; column {absent[0]} was not.")
 
     def _weighed(self, columns: Index) -> tuple[float, float]:
-        """Return the loss of picks, recomputed in full, and what a Gram resolves of it: no less is a difference.
+        """Return the loss of picks, recomputed in full, and the resolution of a Gram: smaller differences do not count.
 
-        That is the rounding of the columns that were not picked. Others are known.
+        The resolution is the rounding of the columns that were not picked.
         """
         GS = self.base.rows(columns)
         W = evaluate.weights_from_rows(GS, columns, self._lams[columns])
@@ -171,7 +172,7 @@ class _Ground:
         return float(losses @ self._selection.counting.counts(self.base.n, columns)), float(rounding)
 
     def allowed(self, columns: Index) -> NDArray[np.bool_]:
-        """Say which column may take the place of which pick, (k, n); a picked one takes no other place."""
+        """Return which column may replace which pick, (k, n); a picked column replaces no other."""
         others = (np.delete(columns, place) for place in range(len(columns)))
         mask = np.array([self._aims.allowed(picked, self._candidates) for picked in others]).reshape(len(columns), -1)
         mask[np.isin(columns, self._stay)] = False
@@ -179,11 +180,11 @@ class _Ground:
         return mask
 
     def descend(self, columns: Index, pool: Pool) -> Optimum:
-        """Exchange picks until no swap lowers the loss, or the sweeps are used up."""
+        """Swap picks until no swap lowers the loss, or the maximum number of sweeps is reached."""
         return self._exchange_groups(columns) if self._aims.column_groups else self._exchange_columns(columns, pool)
 
     def _exchange_groups(self, columns: Index) -> Optimum:
-        """Exchange one group, or a column that is in none, for another in each sweep."""
+        """Swap one group, or one column outside groups, in each sweep."""
         rules = self._problem.prepared(self._selection.n).rules(self._selection.k, self.base.n)
         G = self.base.rows(np.arange(self.base.n))
         start, resolved = self._weighed(columns)
@@ -220,10 +221,10 @@ class _Ground:
         return Optimum(columns, start, after, swaps, done, settled)
 
     def prove(self, best: Optimum, seconds: float, pool: Pool, told: Told | None) -> tuple[Optimum, Certificate]:
-        """Search all subsets, and say what is proved of the best one."""
+        """Search all subsets, and return the best one with its certificate."""
         if self._aims.constrains:
             raise ValueError(
-                f"an exact search knows no {self._aims.constraints}; leave one of them out, or use effort=20."
+                f"an exact search does not support {self._aims.constraints}; leave one of them out, or use effort=20."
             )
         limits: dict[str, Any] = {"include": self._stay, "candidates": self._candidates, "seconds": seconds}
         if not isinstance(self.base, Gram):
@@ -237,17 +238,17 @@ class _Ground:
         return best, certificate(lower, best.loss, self._selection.start, nodes, seconds)
 
     def in_order(self, columns: Index) -> Index:
-        """Return picks that have no order of their own in the order the greedy selection takes them."""
+        """Return unordered picks in the order of a greedy selection among them."""
         aims = replace(self._aims, candidates=columns, costs=None, budget=None, limits=(), distance=None, places=None)
         rules = Problem(self._selection.objective, self._selection.lam, self._stay, aims=aims, is_settled=True)
         first = solve(self.base, len(columns), rules, quiet=True)[0].columns
         return np.concatenate([first, columns[~np.isin(columns, first)]])
 
     def selection(self, columns: Index) -> Selection:
-        """Return the selection with other columns in the same places, and the losses of their prefixes."""
+        """Return the selection with other columns, and the losses of their prefixes."""
         selection, names, GS = self._selection, self._names, self.base.rows(columns)
         losses = evaluate.prefix_column_losses_from_rows(GS, columns, self._lams[columns], self._norms, GS)
-        if selection.error is not None:  # on the sketch picks look better than they are, by as much as before
+        if selection.error is not None:  # on a sketch losses are too low, by the same factor as before
             own = self._weighed(selection.columns)[0]
             losses = losses * (selection.last_loss / own if own > 0 else 1.0)
         return replace(
@@ -256,12 +257,12 @@ class _Ground:
             loss=evaluate.sum_prefixes(losses, columns, selection.counting),
             names=None if names is None else tuple(names[j] for j in columns),
             problem=self._problem,
-            rounding=None,  # that of the picks which were made one by one
+            rounding=None,  # known only for the greedy picks
         )
 
 
 def _best_first(table: Array) -> Iterator[tuple[int, int]]:
-    """Yield for each picked column its best replacement, the best swap first, no column twice."""
+    """Yield the best replacement of each picked column, best swaps first, without repeating columns."""
     best = table.argmin(axis=1)
     value = table[np.arange(len(table)), best]
     taken = set()
@@ -272,7 +273,7 @@ def _best_first(table: Array) -> Iterator[tuple[int, int]]:
 
 
 def swap_losses(base: Base, columns: Index, lam: ArrayLike, objective: Objective, pool: Pool) -> Array:
-    """Return the loss after replacing each picked column by each other one, (k, n); infinite for picked ones.
+    """Return the loss after replacing each picked column by each other one, (k, n); infinite for picked columns.
 
     With a lambda for each column, Ki = (G_SS + lam)^-1, W = Ki G_S and V = Ki lam W, dropping column a adds w w'/q to H
     and (1/q - p/q^2) w w' + (v w' + w v')/q to R, where w = W_a, v = V_a, q = Ki_aa and p = (Ki lam Ki)_aa. The sums
@@ -301,11 +302,11 @@ def swap_losses(base: Base, columns: Index, lam: ArrayLike, objective: Objective
     diag_h, diag_r = terms.diag_h + D * W, terms.diag_r + E * W + V * W / q
     dropped = diag_r @ counts[:, None]
     leaving = objective.leaving(objective.counts(base.n))
-    again = leaving[columns][:, None]  # how much of its own error the dropped column brings back
+    again = leaving[columns][:, None]  # the own error that a dropped column brings back
     eta, rho = eta + again * D**2, rho + again * D * E
     dropped += again * np.take_along_axis(E, columns[:, None], axis=1)
     gained = kernels.gains(eta, rho, diag_h, diag_r, lams, leaving)
-    # Nothing where nothing is left of the column.
+    # No gain from columns without a remainder.
     gained[diag_h <= evaluate.DOUBT * base.diagonal] = 0.0
     table = (dropped - gained) * base.unit
     table[:, columns] = np.inf
@@ -313,7 +314,7 @@ def swap_losses(base: Base, columns: Index, lam: ArrayLike, objective: Objective
 
 
 def _lambdas(base: Base, k: int, lam: ArrayLike) -> Array:
-    """Return lambda for each column, just above its rounding where picks may depend on each other: scores propose."""
+    """Return lambda for each column, at least just above rounding, because picks may be linearly dependent."""
     largest = float(base.diagonal.max(initial=0.0))
     return np.maximum(
         np.asarray(lam) / base.unit, k * evaluate.DOUBT * np.where(base.diagonal > 0, base.diagonal, largest)

@@ -1,4 +1,4 @@
-"""Bootstrap resamples of row groups: their moments, from the sums that the groups have."""
+"""Bootstrap resamples of row groups: their moments, computed from the sums of the groups."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rgcss_dask.core.rectangle import Rectangle
 
 Array = NDArray[np.float64]
 
-# Rows of all groups' products brought about one shift at once: a buffer of groups x this x n.
+# Rows of all groups' products processed at once: a buffer of groups x this x n.
 BAND = 64
 
 
 def resampled_moments(groups: Sequence[Moments], counts: Array) -> Iterator[Moments]:
-    """Yield for each row of ``counts`` the sums of every group taken so many times, of whatever kind they are."""
+    """Yield the sums of groups with multiplicities ``counts``, for each row of counts, of any kind."""
     if not isinstance(groups[0], Rectangle):
         yield from weighted_sums(groups, counts)
         return
@@ -32,11 +32,11 @@ def resampled_moments(groups: Sequence[Moments], counts: Array) -> Iterator[Mome
 
 
 def weighted_sums(groups: Sequence[Moments], counts: Array) -> Iterator[Moments]:
-    """Yield for each row of ``counts`` the moments of every group taken so many times.
+    """Yield the moments of groups with multiplicities ``counts``, for each row of counts.
 
-    All Grams come from one product of the counts with the groups' products, a band of rows at a time and the upper
-    triangle only, so the groups are never copied whole. Each is then put about the mean of its own resample: about one
-    shift for all of them a single wild group, in a resample or not, would cost every Gram its digits.
+    All Grams come from one product of the counts with the groups' products, a band of rows at a time and only the upper
+    triangle, so the groups are never copied whole. Each is then moved to the mean of its own resample: about one common
+    shift, a single outlying group would cost every Gram its digits, even where it is not drawn.
     """
     n, resamples = groups[0].n, len(counts)
     products = np.empty((resamples, n, n))
@@ -55,15 +55,15 @@ def weighted_sums(groups: Sequence[Moments], counts: Array) -> Iterator[Moments]
 
 @dataclass(frozen=True, eq=False)
 class _Groups:
-    """The sums of all groups but their products, (groups, ...)."""
+    """The sums of all groups without their products, (groups, ...)."""
 
     rows: Array
     weight: Array
     shift: Array
     total: Array
     rounding: Array
-    off_mean: NDArray[np.bool_]  # (groups,) whether the shift is so far from the mean that it counts
-    exact: bool  # sums of them are exact integers
+    off_mean: NDArray[np.bool_]  # (groups,) whether the shift differs from the mean significantly
+    exact: bool  # sums of groups are exact integers
     names: tuple[str, ...] | None
 
     @classmethod
@@ -78,7 +78,7 @@ class _Groups:
         return cls(rows, weight, shift, total, rounding, off_mean, exact, groups[0].names)
 
     def resample(self, count: Array, product: Array) -> Moments:
-        """Return the moments of every group taken so many times, from the sum of their products as they are."""
+        """Return the moments of a resample, from the weighted sum of the groups' products."""
         weight = count * self.weight
         if self.exact:
             shift, total = self.shift[0], count @ self.total
@@ -107,8 +107,8 @@ class _Groups:
 
 
 def planned_bytes(n: int, groups: int, k: int, at_once: int) -> int:
-    """Bytes that `stability` needs besides the moments, to form ``at_once`` Grams in one product."""
-    band = min(BAND, n) * n * (groups + at_once + 3)  # of every group, of every resample, and in the making
-    gram = 2 * n * n  # of the resample in hand: shifted and prepared
+    """Return the bytes that `stability` needs besides the moments, to compute ``at_once`` Grams in one product."""
+    band = min(BAND, n) * n * (groups + at_once + 3)  # of every group, of every resample, and temporary
+    gram = 2 * n * n  # of the current resample: shifted and prepared
     vectors = n * (8 * groups + at_once + 2 * k + 64)
     return 8 * (at_once * n * n + band + gram + vectors)

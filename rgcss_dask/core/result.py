@@ -1,4 +1,4 @@
-"""A selection and all that a reader wants to know of it."""
+"""A selection with its weights, bounds, condition number and origin."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """How lambda and k were chosen: held-out loss per row, as a share of the held-out squared norm per row."""
+    """The cross-validation of lambda and k: held-out losses per row, as shares of the held-out squared norm per row."""
 
     lams: Array  #: (L,)
     mean: Array  #: (L, k)
     error: Array  #: (L, k) standard errors over the folds
     folds: int
-    lam: float  #: chosen
-    k: int  #: chosen
+    lam: float  #: chosen lambda
+    k: int  #: chosen number of columns
     words: str  #: the choice in plain words
 
     def __repr__(self) -> str:
@@ -41,7 +41,7 @@ class Tuning:
 
 @dataclass(frozen=True, eq=False)
 class Trust:
-    """How much the picks change when the rows do."""
+    """How much the picks change with the rows."""
 
     frequency: Array  #: (n,) share of resamples in which a column is picked
     jaccard: float  #: mean pairwise Jaccard index of the resampled picks
@@ -61,15 +61,15 @@ class Result:
     rows: int
     weight: float
     names: tuple[str, ...] | None  #: (n,) of all columns
-    mean: Array  #: (n,) of the data as they are, before any preparation
-    spread: Array  #: (n,) standard deviations, likewise
+    mean: Array  #: (n,) of the data before preparation
+    spread: Array  #: (n,) standard deviations before preparation
     weights: Array  #: (k, n) prepared picked columns times these approximate all prepared columns
     column_norm: Array  #: (n,) squared norm of each prepared column
-    column_loss: Array  #: (n,) what is left unexplained of it
-    spectrum: Array  #: (n,) eigenvalues of the prepared Gram, largest first; of many columns the k leading ones
+    column_loss: Array  #: (n,) unexplained part of it
+    spectrum: Array  #: (n,) eigenvalues of the prepared Gram, largest first; with many columns the k leading ones
     paper_bound: Array | None  #: (k,); needs all eigenvalues
     condition: evaluate.Condition
-    provenance: dict[str, Any]  #: where the rows came from and what was asked, JSON
+    provenance: dict[str, Any]  #: origin of the rows and options, JSON
     tuning: Tuning | None = None
     trust: Trust | None = None
     created: str = ""
@@ -81,7 +81,7 @@ class Result:
         return self.selection.k
 
     def __repr__(self) -> str:
-        """Print as the selection does."""
+        """Return the text of the selection."""
         return f"{self.sentence}\n{self.selection.picks}"
 
     @property
@@ -90,12 +90,12 @@ class Result:
         return self.selection.n
 
     def label(self, column: int) -> str:
-        """Return the name of a column, or its number."""
+        """Return the name of a column, or its index."""
         return str(int(column)) if self.names is None else self.names[int(column)]
 
     @property
     def components(self) -> str:
-        """What the picks are compared with, in words."""
+        """What the picks are compared with."""
         if self.selection.among is None:
             return "principal components"
         return "of the best combinations of the candidates"
@@ -123,7 +123,7 @@ class Result:
 
     @property
     def sentence(self) -> str:
-        """Say in one sentence what the picked columns are worth."""
+        """The explained share of the picks, in one sentence."""
         if self.k == 0:
             return self.selection.sentence
         kept = percent(self.selection.explained[-1])
@@ -147,10 +147,10 @@ def make_result(
     trust: Trust | None = None,
     paper_bound: bool = False,
 ) -> Result:
-    """Work out everything about a selection that a report shows.
+    """Compute everything that a report shows of a selection.
 
-    Of many columns with the k leading eigenvalues, which the tight bound and the sentence take. ``paper_bound`` needs
-    all of them, O(n^3), and is there anyway for few columns or rows.
+    With many columns only the k leading eigenvalues are computed, as the tight bound and the sentence need them.
+    ``paper_bound`` needs all eigenvalues, O(n^3), and is computed anyway for few columns or rows.
     """
     source = picked.aligned(source) if isinstance(source, Moments) else source
     base = _base(source, picked)
@@ -161,9 +161,9 @@ def make_result(
     W = evaluate.weights_from_rows(GS, picked.columns, picked.lams)
     losses = evaluate.column_losses_from_rows(diagonal, GS, W, picked.columns)
     bounds = picked.counting.bounds(spectrum, picked.k, picked.aims.bounding(picked.lam))
-    if picked.error is not None:  # estimated eigenvalues prove nothing, and losses are those of the sketch
+    if picked.error is not None:  # estimated eigenvalues give no bound, and losses are those of the sketch
         losses = losses * (picked.last_loss / max(float(losses @ picked.counting.counts(base.n, picked.columns)), TINY))
-    # Behind the columns stand their signals, where noise is known; else the columns themselves are what is carried.
+    # With noise, the signals follow the columns, and the picks explain the signals; otherwise the columns.
     carried = slice(base.n - picked.n, None)
     return Result(
         selection=picked if picked.error is not None else replace(picked, bound=bounds.tight),
@@ -193,7 +193,7 @@ def _condition(GS: Array, picked: Selection) -> evaluate.Condition:
 
 
 def _base(source: Moments | Rows, picked: Selection) -> Base:
-    """Return what the columns were picked from: the Gram, or the rows where they are fewer than the columns."""
+    """Return the Gram, or the rows if they are fewer than the columns."""
     if isinstance(source, Moments):
         return picked.base(source)
     mu = np.zeros(source.n) if picked.mu is None else picked.mu

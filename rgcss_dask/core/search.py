@@ -1,4 +1,4 @@
-"""More search for more time: a local search begun again elsewhere, many times, side by side."""
+"""Repeated local search from other starting points, in parallel."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from rgcss_dask.core.words import counted
 
 Index = NDArray[np.intp]
 
-# A loss must be lower by more than this share of it to be better.
+# A loss is better only if it is lower by more than this share of it.
 BETTER = 1e-10
-# Up to so many columns a try begins anywhere; of more, near the best picks so far, of which it replaces this share.
+# With up to this many columns a try starts anywhere; with more, at the best picks with this share of them replaced.
 _FEW = 100
 _KICKED = 0.1
 _KICKED_AT_LEAST = 2
-# Tries that begin at the same picks, whatever the number of threads, so that what is found does not depend on it.
+# Tries per round, which start at the same picks, so that the result does not depend on the number of threads.
 _ROUND = 4
 
-Told = Callable[[int, int, float], None]  # tries made, tries to make, the lowest loss so far
+Told = Callable[[int, int, float], None]  # tries done, tries in total, lowest loss so far
 
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
-    """Where a local search ended."""
+    """The end of a local search."""
 
     columns: Index
-    start: float  # the loss where it began
+    start: float  # the loss at the beginning
     loss: float
     swaps: int
     sweeps: int
@@ -39,34 +39,34 @@ class Optimum:
 
 @dataclass(frozen=True)
 class Tries:
-    """How often the search was begun again, and how often that ended at the best picks."""
+    """The number of further searches, and how many of all ended at the best picks."""
 
     made: int
-    best: int  # of all, the first search too
-    restarts: bool  # from picks drawn at random; False: from the best ones with some of them replaced
+    best: int  # of all searches, including the first
+    restarts: bool  # True: from random picks; False: from the best picks with some of them replaced
 
     @property
     def sentence(self) -> str:
-        """Say how often the best was found: the oftener, the surer that there is nothing better."""
+        """How often the best picks were found: the more often, the more likely they are optimal."""
         begun = counted(self.made, "random start" if self.restarts else "kick")
         return f"Of {self.made + 1:,} searches, the first and those after {begun}, {self.best:,} ended at this loss."
 
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    """A local search among picks, as this module needs it."""
+    """The functions of a local search."""
 
     descend: Callable[[Index, Pool], Optimum]  # from any picks to an optimum
-    allowed: Callable[[Index], NDArray[np.bool_]]  # (k, n) which column may take the place of which pick
+    allowed: Callable[[Index], NDArray[np.bool_]]  # (k, n) which column may replace which pick
 
 
 def widely(
     local: Local, start: Optimum, effort: int, seed: int, pool: Pool, told: Told | None = None
 ) -> tuple[Optimum, Tries]:
-    """Begin a local search again ``effort`` times and return the best end, never worse than ``start``.
+    """Repeat a local search ``effort`` times and return the best result, never worse than ``start``.
 
-    Of few columns each try begins at picks drawn at random. Of many, where random picks are far worse than any that
-    were searched for, a tenth of the best picks are replaced at random, as one leaves a valley by a kick.
+    With few columns each try starts at random picks. With many columns, where random picks are far worse, it starts at
+    the best picks with a tenth of them replaced at random (a kick), which can leave a local optimum.
     """
     places, columns = np.nonzero(local.allowed(start.columns))
     movable, n = np.unique(places), local.allowed(start.columns).shape[1]
@@ -90,7 +90,7 @@ def widely(
 
 
 def _shaken(picks: Index, places: Index, local: Local, draw: np.random.Generator) -> Index:
-    """Replace the picks at these places, one after the other, by columns drawn from those that may stand there."""
+    """Replace the picks at these places, one after the other, by random allowed columns."""
     columns = picks.copy()
     for place in places:
         free = local.allowed(columns)[place]

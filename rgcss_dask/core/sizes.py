@@ -1,4 +1,4 @@
-"""Whether columns differ so much in size that a few of them decide a loss in which all are counted as they are."""
+"""Detecting columns on such different scales that a few of them dominate an unscaled loss."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rgcss_dask.core.words import counted, shortened
 
 Array = NDArray[np.float64]
 
-# A column is small beside one that is so many times as large.
+# A column is small compared with one that is this many times as large.
 FAR_BELOW = 100.0
-# It is said where so large a share of the columns is small. Of images and counts (MNIST, ISOLET, YaleB, ORL, COIL-20,
-# pixels of a satellite, normalised gene counts) at most a thousandth is; of tables in different units (OnlineNews,
-# wine, breast cancer) more than two thirds.
+# The remark is made if this share of the columns is small. In images and counts (MNIST, ISOLET, YaleB, ORL, COIL-20,
+# satellite pixels, normalised gene counts) at most a thousandth is; in tables with different units (OnlineNews, wine,
+# breast cancer) more than two thirds.
 MANY = 0.1
-# Standard errors within which a mean counts as zero: a column that is mostly zero has one, as it has few values.
+# A mean within this many standard errors counts as zero; a mostly zero column has a positive mean.
 _ZERO = 0.5
 
 
 class Described(Protocol):
-    """What is known of columns, by moments or by rows."""
+    """Statistics of columns, from moments or rows."""
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -43,7 +43,7 @@ class Described(Protocol):
 
 
 def size_remark(source: Described, problem: Problem) -> str | None:
-    """Say which column is far larger than many others, if these are to be counted as they are."""
+    """Name a column that is far larger than many others, if columns are not scaled."""
     if problem.prepares or source.weight <= 0:
         return None
     mean, spread = source.mean, source.spread
@@ -57,17 +57,18 @@ def size_remark(source: Described, problem: Problem) -> str | None:
         return None
     label = f"column {largest}" if source.names is None else f"column {shortened(source.names[largest])!r}"
     return (
-        f"columns differ so much in size that a few decide the loss: {label} is more than {FAR_BELOW:g} times as large "
-        f"as {small:,} of {counted(len(varies), 'column')} that vary. Give scale='std' (--scale std) to count all "
-        "columns alike, and center=True (--center) for their variation; or scale=1.0 (--scale 1) to keep their sizes."
+        f"columns are on such different scales that a few dominate the loss: {label} is more than {FAR_BELOW:g} times "
+        f"as large as {small:,} of {counted(len(varies), 'column')} that vary. Give scale='std' (--scale std) to "
+        "weight all columns alike, and center=True (--center) for their variation; or scale=1.0 (--scale 1) to keep "
+        "the scales."
     )
 
 
 def _sizes(mean: Array, spread: Array, weight: float) -> Array:
-    """Return how large values are where they are not zero: pixels at an edge and rare genes are seldom so, not small.
+    """Return the typical size of nonzero values: pixels at an edge and rare genes are rarely nonzero, but not small.
 
-    Of a column that is v in a share p of the rows and zero elsewhere, the mean is p v and the mean square p v^2. Where
-    the mean is nearly zero, values have both signs, and the root of the mean square is their size.
+    A column that is v in a share p of the rows and zero elsewhere has mean p v and mean square p v^2. If the mean is
+    nearly zero, values have both signs, and the root mean square is their size.
     """
     squares = mean**2 + spread**2
     signed = np.abs(mean) <= _ZERO * spread / np.sqrt(weight)

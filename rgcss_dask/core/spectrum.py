@@ -1,4 +1,4 @@
-"""The eigenvalues of a Gram as bounds need them: all of them, or the leading ones and the sum of all."""
+"""Eigenvalues of a Gram for bounds: all of them, or the leading ones and the sum of all."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 
-# Up to so many columns all eigenvalues take a second or less.
+# Up to this many columns, all eigenvalues take a second or less.
 SMALL = 1024
-# Up to so many columns the eigenvalues after each of them is picked take some hundredths of a second.
+# Up to this many columns, the eigenvalues after each single pick take some hundredths of a second.
 FEW = 64
 EPS = float(np.finfo(np.float64).eps)
 
@@ -25,48 +25,48 @@ class Spectrum:
     values: Array  # (n,), or the leading ones
     total: float  # the sum of all
     n: int
-    doubt: float = 0.0  # how far each eigenvalue may lie above its value here, at most
-    left: Array | None = None  # what any 1, 2, ... columns leave at least, see `least_left`; None: not known
+    doubt: float = 0.0  # upper bound on the error of each eigenvalue, which may be too low
+    left: Array | None = None  # lower bounds on the loss of any 1, 2, ... columns, see `least_left`; None: not known
 
     @classmethod
     def whole(cls, values: ArrayLike, left: Array | None = None) -> Spectrum:
-        """Take all eigenvalues, largest first."""
+        """Return a spectrum of all eigenvalues, largest first."""
         s = np.maximum(np.asarray(values, dtype=np.float64), 0.0)
         return cls(s, float(s.sum()), len(s), left=left)
 
     def of_rank(self, n: int) -> Spectrum:
-        """Leave out what is zero, as no more than n eigenvalues are above it."""
+        """Return only the first n eigenvalues; the others are zero."""
         return self if n == self.n else replace(self, values=self.values[:n], n=n)
 
     @property
     def is_whole(self) -> bool:
-        """Whether all eigenvalues are there."""
+        """Whether all eigenvalues are known."""
         return len(self.values) == self.n
 
     @property
     def tails(self) -> Array:
-        """What all eigenvalues sum to from each place on, (n + 1,); or at least, after the leading ones, (p + 1,)."""
+        """Sums of the eigenvalues from each place on, (n + 1,); with leading ones only, lower bounds, (p + 1,)."""
         if self.is_whole:
             return tails(self.values)
         return np.maximum(self.total - np.concatenate([[0.0], np.cumsum(self.values + self.doubt)]), 0.0)
 
 
 def tails(values: Array) -> Array:
-    """Sum what remains from each place on, the smallest first so that no digit is lost: (len + 1,)."""
+    """Return the sums from each place on, accumulated from the smallest value: (len + 1,)."""
     return np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
 
 
 def least_left(G: Array, counts: Array) -> Array | None:
-    """Return what any 1, 2, ..., n columns leave at least of all, each as it counts; None of many columns.
+    """Return lower bounds on the weighted loss of any 1, 2, ..., n columns; None if there are more than `FEW` columns.
 
-    After column w is picked, t - 1 more leave the eigenvalues beyond the first t - 1 of what w leaves, at least (Eckart
-    and Young). Any t columns can begin with each of t columns w, so the t-th smallest of these holds for all of them.
+    After column w is picked, t - 1 further picks leave at least the eigenvalues beyond the first t - 1 of the remainder
+    (Eckart and Young). Any t columns can begin with each of their t columns, so the t-th smallest sum is a bound.
     """
     n = len(G)
     if n > FEW:
         return None
     d, roots = np.diagonal(G), np.sqrt(counts)
-    picked = G / np.sqrt(np.where(d > 0, d, 1.0))  # nothing where a column is zero
+    picked = G / np.sqrt(np.where(d > 0, d, 1.0))  # 0 where a column is zero
     left = (G - picked.T[:, :, None] * picked.T[:, None, :]) * roots * roots[:, None]
     with single_threaded_blas():  # the same bits for any number of threads
         values = np.maximum(np.linalg.eigvalsh(left), 0.0)

@@ -1,4 +1,4 @@
-"""How far to trust the picks: the same selection on resampled or perturbed rows, beside chance."""
+"""Stability of the picks: agreement of selections on resampled or perturbed rows, compared with chance."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from rgcss_dask.core.words import counted, listed
 
 Array = NDArray[np.float64]
 
-# Below this a bootstrap over groups has too few different resamples to say much.
+# With fewer groups, a bootstrap has too few different resamples for a reliable figure.
 FEW_GROUPS = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Stability:
-    """How much selections on varied data agree, and how much chance alone would make them agree.
+    """The agreement of selections on varied data, and the agreement expected by chance.
 
     Made by `stability` and `stability_under_noise`.
 
@@ -42,8 +42,8 @@ class Stability:
     (0.5, [0])
     """
 
-    jaccard: float  #: mean over all pairs of the columns in both over those in either
-    expected: float  #: its expectation for random subsets of k of the n columns
+    jaccard: float  #: mean over all pairs of (columns in both) / (columns in either)
+    expected: float  #: the expectation for random subsets of k of the n columns
     frequency: Array  #: (n,) share of the selections that picked the column
     picks: tuple[NDArray[np.intp], ...]  #: the columns of each selection, in pick order
     k: int
@@ -63,7 +63,7 @@ class Stability:
         *,
         among: int | None = None,
     ) -> Stability:
-        """Compare the picked subsets of n columns, or of so many candidates, with each other and with chance.
+        """Compare picked subsets with each other and with chance.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class Stability:
         names : tuple of str, optional
             Names of all columns.
         among : int, optional
-            How many candidates the picks were chosen from, where not from all columns.
+            Number of candidates, if not all columns may be picked.
 
         Returns
         -------
@@ -94,7 +94,7 @@ class Stability:
 
     @property
     def summary(self) -> Trust:
-        """What a result keeps of it."""
+        """The summary that a result stores."""
         return Trust(self.frequency, self.jaccard, self.expected, len(self.picks), str(self))
 
     @property
@@ -181,7 +181,7 @@ def mean_jaccard(subsets: Sequence[ArrayLike]) -> float:
 
 
 def _members(subsets: Sequence[NDArray[np.intp]], n: int) -> Array:
-    """Return who is in which subset, (subsets, n), 1 or 0."""
+    """Return the membership of columns in subsets, (subsets, n), 1 or 0."""
     members = np.zeros((len(subsets), n))
     for row, columns in zip(members, subsets, strict=True):
         row[columns] = 1.0
@@ -190,7 +190,7 @@ def _members(subsets: Sequence[NDArray[np.intp]], n: int) -> Array:
 
 def _mean_jaccard(members: Array) -> float:
     if len(members) < 2:
-        raise ValueError(f"agreement needs 2 subsets or more; got {len(members)}.")
+        raise ValueError(f"agreement needs at least 2 subsets; got {len(members)}.")
     both = members @ members.T
     sizes = np.diagonal(both)
     either = sizes[:, None] + sizes - both
@@ -208,7 +208,7 @@ def resample(
     seed: int = 0,
     memory: int | None = None,
 ) -> Stability:
-    """Answer a problem on bootstrap resamples of the row groups; see `rgcss_dask.stability`."""
+    """Solve a problem on bootstrap resamples of the row groups; see `rgcss_dask.stability`."""
     groups, problem = _checked_groups(moments), problem.settled(moments)
     _checked_count(resamples, "resamples")
     at_once = _resamples_at_once(groups, k, resamples, memory)
@@ -235,8 +235,8 @@ def _resamples_at_once(groups: Sequence[Moments], k: int, resamples: int, memory
     allowed = max(least, 8 * (count + 1) * n * n) if memory is None else memory
     if least > allowed:
         raise MemoryError(
-            f"stability needs {least / 1e9:.3g} GB to form one resample of {count} groups of {n} columns; "
-            f"memory={allowed / 1e9:.3g} GB. Allow more, or take fewer columns or groups."
+            f"stability needs {least / 1e9:.3g} GB to compute one resample of {count} groups of {n} columns; "
+            f"memory={allowed / 1e9:.3g} GB. Allow more memory, or use fewer columns or groups."
         )
     each = planned_bytes(n, count, k, 2) - least
     return int(min(resamples, 1 + (allowed - least) // each))
@@ -278,24 +278,24 @@ def stability_under_noise(
     repeats: int = 100,
     seed: int = 0,
 ) -> Stability | list[Stability]:
-    """Select on a block with Gaussian noise added, again and again, and say how much the selections agree.
+    """Select repeatedly on a block with added Gaussian noise, and measure how much the selections agree.
 
     The paper's experiment (its section on stability): noise of standard deviation 1e-3, 100 times, on 100 rows.
 
     Parameters
     ----------
     block : array of shape (m, n)
-        Rows in memory, prepared as wanted (divided, centred, standardised).
+        Rows in memory, already prepared (scaled, centred, standardised).
     k : int
-        How many columns each selection picks.
+        Number of columns of each selection.
     lam : float or sequence of float, default=1.0
         Lambda, or several: each is tried on the same noisy blocks.
     sd : float, default=1e-3
         Standard deviation of the noise, in the units of the block.
     objective : {"unselected", "all"}, default="unselected"
-        What the selections minimise, see `select`.
+        The loss to minimise, see `select`.
     repeats : int, default=100
-        How many noisy blocks.
+        Number of noisy blocks.
     seed : int, default=0
         Seed of the random numbers.
 
@@ -333,14 +333,14 @@ def stability_under_noise(
 
 def _checked_count(count: int, what: str) -> None:
     if isinstance(count, bool) or count != int(count) or count < 2:
-        raise ValueError(f"{what} must be a whole number, 2 or more, so that there are pairs; got {count!r}.")
+        raise ValueError(f"{what} must be a whole number, 2 or more; got {count!r}.")
 
 
 def _checked_groups(moments: Moments) -> tuple[Moments, ...]:
     groups: tuple[Moments, ...] = getattr(moments, "groups", ())
     if len(groups) < 2:
         raise ValueError(
-            f"the bootstrap needs moments with 2 row groups or more kept apart; got {len(groups)}. "
+            f"the bootstrap needs moments with at least 2 row groups; got {len(groups)}. "
             "Make them in the pass: scan(source, groups=100)."
         )
     for i, group in enumerate(groups):

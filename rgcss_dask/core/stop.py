@@ -1,4 +1,4 @@
-"""The rules that may end a selection before k columns are picked."""
+"""Rules that stop a selection before k columns are picked."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Stop:
-    """When to stop before k columns are picked; whichever rule is met first ends the selection.
+    """Rules to stop before k columns are picked; the first rule that is met ends the selection.
 
     Parameters
     ----------
     loss : float, optional
         Stop when the loss is at most this share of the loss before the first pick.
     bound : float, optional
-        Stop when the loss is at most this factor (1 or more) times the tight lower bound for as many columns.
+        Stop when the loss is at most this factor (1 or more) times the tight lower bound for the same number of
+        columns.
 
     Examples
     --------
@@ -30,21 +31,23 @@ class Stop:
 
     def __post_init__(self) -> None:
         if self.loss is not None and not 0 <= self.loss <= 1:
-            raise ValueError(f"stop at a share of the loss between 0 and 1; got loss={self.loss!r}.")
+            raise ValueError(f"the share of the loss to stop at must be between 0 and 1; got loss={self.loss!r}.")
         if self.bound is not None and not self.bound >= 1:
-            raise ValueError(f"no selection can be below the bound: its factor must be 1 or more; got {self.bound!r}.")
+            raise ValueError(
+                f"the factor of the bound must be 1 or more, because no loss is below it; got {self.bound!r}."
+            )
 
     def met(self, loss: float, start: float, bound: float | None) -> bool:
-        """Say whether either rule holds.
+        """Tell whether a rule is met.
 
         Parameters
         ----------
         loss : float
-            The loss now.
+            The current loss.
         start : float
             The loss before the first pick.
         bound : float or None
-            The tight lower bound for as many columns.
+            The tight lower bound for the current number of columns.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Sums kept in the lower triangle of an n x n matrix, in place, while other threads work."""
+"""Accumulation in the lower triangle of an n x n matrix, in place, without the GIL."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rgcss_dask.runtime.page_pool import empty_sums
 
 Array = NDArray[np.float64]
 
-# Columns of the lower triangle done at once, so that no second n x n matrix is needed when n is large.
+# Side of the tiles of the lower triangle, so that no second n x n matrix is needed if n is large.
 TILE = 2048
-# Rows of a triangle done at once, so that they are in cache.
+# Rows of a triangle processed at once, so that they stay in cache.
 BAND = 64
 
 
@@ -42,11 +42,11 @@ def add_outer(G: Array, terms: list[tuple[Array, Array]]) -> None:
 def add_products(X: Array, G: Array, rows: slice, columns: slice, *, weighted: Array | None = None) -> None:
     """Add X'X to one tile of G, on the diagonal to the lower triangle only; or X'Y, with Y the rows times weights.
 
-    NumPy's product needs a temporary and one more reading of G, and SciPy's own wrappers keep the GIL.
+    NumPy's product needs a temporary and one more read of G; SciPy's wrappers hold the GIL.
     """
     A, B, corner = X[:, columns], (X if weighted is None else weighted)[:, rows], G[rows, columns]
     m, lda, ldc = len(X), X.strides[0] // X.itemsize, G.strides[0] // G.itemsize
-    # To Fortran a matrix of rows is its transpose, and a lower triangle an upper one.
+    # In Fortran order the matrix is its transpose, and the lower triangle the upper one.
     if rows == columns and weighted is None:
         _dsyrk(b"U", b"N", corner.shape[0], m, 1.0, A, lda, 1.0, corner, ldc)
     else:
@@ -54,7 +54,7 @@ def add_products(X: Array, G: Array, rows: slice, columns: slice, *, weighted: A
 
 
 class Tiles:
-    """The tiles of a lower triangle, divided among threads; they are the same for any number, and so are the bits."""
+    """The tiles of a lower triangle, divided among threads; tiles and bits do not depend on the number of threads."""
 
     def __init__(self, n: int, threads: int) -> None:
         self._tiles = list(lower_tiles(n))
@@ -88,26 +88,26 @@ class Tiles:
 
 
 class Spare:
-    """Temporaries that no thread is using."""
+    """A pool of temporary arrays that no thread is using."""
 
     def __init__(self, make: Callable[..., NDArray[Any]] = empty_sums) -> None:
         self._make, self._arrays = make, list[NDArray[Any]]()
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Return an array, not filled, for this thread alone."""
-        with suppress(IndexError):  # not a look first: another thread may take the last one in between
+        """Return an uninitialised array for exclusive use by this thread."""
+        with suppress(IndexError):  # no check first: another thread may take the last one in between
             array = self._arrays.pop()
             if array.shape == shape and array.dtype == dtype:
                 return array
         return self._make(shape, dtype)
 
     def give(self, array: NDArray[Any]) -> None:
-        """Let others have it."""
+        """Return an array to the pool."""
         self._arrays.append(array)
 
 
 class _Routine:
-    """A routine of the BLAS that SciPy brings; ctypes lets other threads run while it works."""
+    """A routine of SciPy's BLAS; ctypes releases the GIL during the call."""
 
     def __init__(self, name: str) -> None:
         capsule, python = cython_blas.__pyx_capi__[name], ctypes.pythonapi
@@ -128,7 +128,7 @@ def _address(argument: Any) -> Any:
         return argument.ctypes.data
     if isinstance(argument, bytes):
         return ctypes.byref(ctypes.c_char(argument))
-    # 64 bits also where BLAS reads the lower 32 of them.
+    # 64 bits, even if BLAS reads only the lower 32.
     return ctypes.byref(ctypes.c_int64(argument) if isinstance(argument, int) else ctypes.c_double(argument))
 
 

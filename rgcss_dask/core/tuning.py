@@ -1,4 +1,4 @@
-"""The choice of lambda and k by cross-validation, from the moments of folds that one pass kept apart."""
+"""The choice of lambda and k by cross-validation, from the moments of the folds."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 
-# Held-out losses closer than this share of the held-out squared norm are equal.
+# Held-out losses that differ by less than this share of the held-out squared norm are equal.
 TIE = 1e-12
-# A held-out loss that is higher by no more than this share of it is as good, however sure the difference is.
+# A held-out loss that is higher by at most this share counts as equally good, even if the difference is significant.
 FLAT = 1e-3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CrossValidation(AboutSelection):
-    """Held-out losses of every lambda, number of columns and fold, the choice they lead to, and its refit.
+    """Held-out losses of every lambda, number of columns and fold, with the resulting choice and selection.
 
-    Made by `cross_validate`. Columns, names, losses and shares are those of the refit on all rows, as everywhere. The
-    figures of held-out rows are ``held_out_loss`` and ``held_out_explained``; ``fold_columns`` are the picks made
-    without each fold.
+    Made by `cross_validate`. Columns, names, losses and shares are those of the selection on all rows. Held-out figures
+    are in ``held_out_loss`` and ``held_out_explained``; ``fold_columns`` are the picks without each fold.
 
-    A held-out loss is the paper's L(S) = ||B - B_S (A_S'A_S + lambda I)^-1 A_S'A||^2: columns and weights learnt on the
-    rows A of the other folds, the error made on the rows B of this one.
+    A held-out loss is the paper's L(S) = ||B - B_S (A_S'A_S + lambda I)^-1 A_S'A||^2: columns and weights are learnt on
+    the rows A of the other folds, and the error is measured on the rows B of this fold.
 
     Examples
     --------
@@ -55,22 +54,22 @@ class CrossValidation(AboutSelection):
 
     lams: Array  #: (L,) ascending: lambda for all rows
     rows: float  #: the weight of all rows; lams / rows is lambda per row
-    per_row: bool  #: lambda followed the weight of the rows it was applied to; False: the same number everywhere
+    per_row: bool  #: True: lambda was proportional to the weight of the rows; False: the same number everywhere
     given: bool  #: False: the lambdas come from the spectrum
-    losses: dict[str, Array]  #: objective: (L, k, folds) what counts of the squared error, after 1, 2, ..., k picks
+    losses: dict[str, Array]  #: objective: (L, k, folds) squared errors after 1, 2, ..., k picks
     start: Array  #: (folds,) squared norm of the held-out rows
     weight: Array  #: (folds,) weight of the held-out rows
-    fold_columns: NDArray[np.intp]  #: (folds, L, k) what was picked without each fold
-    measure: str  #: which of the two losses decided
+    fold_columns: NDArray[np.intp]  #: (folds, L, k) picks without each fold
+    measure: str  #: the loss used for the choice
     one_se: bool  #: True: the smallest model within a standard error of the best
-    lam: float  #: chosen, for all rows
-    k: int  #: chosen
-    selection: Selection  #: the chosen lambda and k on all rows
-    fixed_k: bool = False  #: True: the number of columns was given, and only lambda chosen
+    lam: float  #: chosen lambda, for all rows
+    k: int  #: chosen number of columns
+    selection: Selection  #: the selection with the chosen lambda and k on all rows
+    fixed_k: bool = False  #: True: only lambda was chosen, for exactly k columns
 
     @property
     def held_out_loss(self) -> Array:
-        """The losses that decided, (L, k, folds)."""
+        """The losses used for the choice, (L, k, folds)."""
         return self.losses[self.measure]
 
     @property
@@ -100,7 +99,7 @@ class CrossValidation(AboutSelection):
 
     @property
     def lam_per_row(self) -> Array:
-        """The lambdas divided by the weight of all rows: these mean the same at any number of rows, (L,)."""
+        """The lambdas divided by the weight of all rows: these have the same effect at any number of rows, (L,)."""
         return self.lams / self.rows
 
     def best_lam(self, k: int, *, one_se: bool = False) -> float:
@@ -124,10 +123,9 @@ class CrossValidation(AboutSelection):
 
     @property
     def valley(self) -> tuple[int, int]:
-        """The first and the last of the lambdas around the chosen one that do as well, for as many columns.
+        """The first and the last of the lambdas around the chosen one that do as well, for the same number of columns.
 
-        Their held-out loss is higher by no more than the standard error of the difference, fold by fold, or by a
-        thousandth.
+        Their held-out loss is higher by at most the standard error of the difference, fold by fold, or by a thousandth.
         """
         losses = self.held_out_loss[:, self.k - 1]
         more, error = mean_and_error(losses - losses[self._at], self.weight)
@@ -143,34 +141,34 @@ class CrossValidation(AboutSelection):
 
     @property
     def at_the_cap(self) -> bool:
-        """Whether as many columns were chosen as were tried, though more might have been picked: more may be better."""
+        """Whether the maximum number of columns was chosen, so that more columns may be better."""
         return not self.fixed_k and self.k == self.tried < self.selection.n
 
     @property
     def sentence(self) -> str:
-        """Say in one sentence what was chosen, and what it is worth on rows that were not used."""
+        """The choice, and its explained share on held-out rows, in one sentence."""
         kept, error = self._kept
         return (
             f"{self._choice}, chosen by {len(self.start)}-fold cross-validation, keep {kept:.2f} % of the "
-            f"{self.selection.share_of} of unseen rows (standard error {error:.2f} %)."
+            f"{self.selection.share_of} of held-out rows (standard error {error:.2f} %)."
         )
 
     @property
     def words(self) -> str:
-        """The choice in full: what was tried, by which rule it was chosen, and whether it lies at an edge."""
+        """The choice in detail: the grid, the rule, and whether the choice lies at an edge."""
         kept, error = self._kept
         rule = "the smallest model within a standard error of the best" if self.one_se else "the smallest held-out loss"
         return (
             f"{len(self.start)}-fold cross-validation over {_grid_words(self)} and {_size_words(self)}.\n"
             f"Chosen by {rule}: {self._choice}. "
-            f"They keep {kept:.2f} % of the {self.selection.share_of} of rows they have not seen "
+            f"They keep {kept:.2f} % of the {self.selection.share_of} of held-out rows "
             f"(standard error {error:.2f} %, counted over {objective_named(self.measure).columns})."
             f"{_edge_words(self)}\n{self.picks}"
         )
 
     @property
     def summary(self) -> Tuning:
-        """What a result keeps of it."""
+        """The summary that a result stores."""
         norm = float(self.start.sum() / self.weight.sum())
         unit = norm if norm > 0 else 1.0
         return Tuning(self.lams, self.mean / unit, self.error / unit, len(self.start), self.lam, self.k, self.words)
@@ -184,23 +182,23 @@ class CrossValidation(AboutSelection):
 
     @property
     def _at(self) -> int:
-        """Which of the lambdas was chosen."""
+        """The index of the chosen lambda."""
         return int(np.flatnonzero(self.lams == self.lam)[0])
 
     @property
     def _kept(self) -> tuple[float, float]:
-        """Return how many percent of unseen rows are explained, and the standard error of that."""
+        """Return the explained percentage of held-out rows, and its standard error."""
         norm = float(self.start.sum() / self.weight.sum())
         mean, error = (float(x[self._at, self.k - 1]) for x in (self.mean, self.error))
         return (100 - 100 * mean / norm, 100 * error / norm) if norm > 0 else (100.0, 0.0)
 
     @property
     def picks(self) -> str:
-        """What the refit is worth, in a sentence."""
+        """The selection on all rows, in one sentence."""
         return f"Refitted on all rows: {self.selection.sentence}"
 
     def _table(self) -> dict[str, Any]:
-        """Add what prefixes of as many columns explain of unseen rows; the refit may stop before all of them."""
+        """Add the explained share of held-out rows for each number of columns."""
         return {**super()._table(), "held_out_explained": self.held_out_explained[self._at, : len(self)]}
 
     @property
@@ -246,18 +244,18 @@ def _size_words(result: CrossValidation) -> str:
 def _edge_words(result: CrossValidation) -> str:
     words = _valley_words(result)
     if result.at_the_cap:
-        words += f" No more than {counted(result.tried, 'column')} were tried; more may be better still: raise k."
+        words += f" No more than {counted(result.tried, 'column')} were tried; more columns may be better: increase k."
     return words
 
 
 def _valley_words(result: CrossValidation) -> str:
-    """Say which lambdas do as well as the chosen one, or that it lies at an edge where others may do better."""
+    """Describe the lambdas that do as well as the chosen one, or a choice at the edge of the grid."""
     lams, (first, last), end = result.lams, result.valley, len(result.lams) - 1
     if end == 0 or (first == last and 0 < first < end):
         return ""
     if first == last:
         which, more = ("smallest", "smaller") if first == 0 else ("largest", "larger")
-        return f" This is the {which} lambda tried; a {more} one may be better still."
+        return f" This is the {which} lambda tried; a {more} one may be better."
     where = f"from {digits(lams[first])} to {digits(lams[last])}"
     if first == 0:
         where = "that were tried" if last == end else f"up to {digits(lams[last])}"
@@ -281,7 +279,7 @@ def validate(
     folds, problem = _checked_folds(moments), problem.settled(moments)
     grid, per_row = _lambdas(moments, k, problem, lams, lam_per_row)
     measure = objective_named(problem.objective if measure is None else measure, "measure").name
-    with single_threaded_blas():  # thin products: on a busy machine threads make them many times slower
+    with single_threaded_blas():  # thin products: on a busy machine, threads make them much slower
         parts = [
             _hold_out(i, fold, rest, k, problem.at(grid * (rest.weight if per_row else 1.0)))
             for i, (fold, rest) in enumerate(zip(folds, outside_folds(moments), strict=True))
@@ -313,7 +311,7 @@ def validate(
 
 @dataclass(frozen=True, eq=False)
 class _HeldOut:
-    """What one fold says of the columns and weights learnt on the others."""
+    """The losses of one fold, with columns and weights learnt on the other folds."""
 
     loss: dict[str, Array]  # objective: (L, k)
     start: float
@@ -323,9 +321,9 @@ class _HeldOut:
 def _lambdas(
     moments: Moments | Rows, k: int, problem: Problem, lams: Lambdas | None, lam_per_row: Lambdas | None
 ) -> tuple[Array, bool]:
-    """Return the grid, and whether its values are per row."""
+    """Return the grid of lambdas, and whether its values are per row."""
     if lams is not None and lam_per_row is not None:
-        raise ValueError("give lambda once: either lams or lam_per_row, not both.")
+        raise ValueError("only one of lams and lam_per_row may be given; got both.")
     if lams is not None:
         return checked_grid(lams), False
     if lam_per_row is not None:
@@ -334,10 +332,10 @@ def _lambdas(
 
 
 def _hold_out(index: int, fold: Moments | Rows, rest: Moments | Rows, k: int, problem: Problem) -> _HeldOut:
-    """Select on ``rest`` for all lambdas and measure every prefix on ``fold``, prepared as ``rest`` was."""
+    """Select on ``rest`` for all lambdas, and measure every prefix on ``fold`` with the preparation of ``rest``."""
     G, B = problem.base(rest), problem.preparation(rest).base(fold)
     norms = B.diagonal * B.unit
-    if problem.lams[0] == 0 and rest.rows < k:  # said before the work; the rank may fall short later still
+    if problem.lams[0] == 0 and rest.rows < k:  # before the work; the rank may turn out to be lower still
         raise _too_few(index, k, rest.rows)
     prepared = problem.prepared(rest.n).without_stop()
     paths = solve(G, k, prepared)
@@ -357,20 +355,20 @@ def _hold_out(index: int, fold: Moments | Rows, rest: Moments | Rows, k: int, pr
 
 
 def _up_to(k: int, values: NDArray[Any], beyond: Any = None) -> NDArray[Any]:
-    """Continue the values of a path that constraints ended early: with more columns allowed they stay as they are."""
+    """Extend the values of a path that constraints ended early by its last value."""
     last = values[-1] if beyond is None else beyond
     return np.concatenate([values, np.full(k - len(values), last, dtype=values.dtype)])
 
 
 def _too_few(index: int, k: int, rank: int) -> ValueError:
     return ValueError(
-        f"k must be at most {rank} with lambda = 0: the rows outside fold {index} span no more columns than that; "
+        f"k must be at most {rank} with lambda = 0: the rows outside fold {index} have no higher rank; "
         f"got k={k}. Use a smaller k, or leave 0 out of the lambdas."
     )
 
 
 def mean_and_error(losses: Array, weight: Array) -> tuple[Array, Array]:
-    """Average losses (..., folds) per row and give the standard error of that average over the folds."""
+    """Return the average of losses (..., folds) per row, and its standard error over the folds."""
     per_row = losses / weight
     share = weight / weight.sum()
     mean = per_row @ share
@@ -392,7 +390,7 @@ def _checked_folds(moments: Moments | Rows) -> tuple[Moments | Rows, ...]:
     folds: tuple[Moments | Rows, ...] = getattr(moments, "folds", ())
     if len(folds) < 2:
         raise ValueError(
-            f"cross-validation needs moments with 2 folds or more kept apart; got {len(folds)}. "
+            f"cross-validation needs moments with at least 2 folds; got {len(folds)}. "
             "Make them in the pass: scan(source, folds=5)."
         )
     for i, fold in enumerate(folds):

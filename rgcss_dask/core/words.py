@@ -1,26 +1,26 @@
-"""Numbers and names as people read them: the same digits, singular and plural, and nothing that steers a terminal."""
+"""Formatting of numbers and names for people: digits, plurals, and no control characters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
-NAME_LENGTH = 24  # characters shown of a name
-LIST_LENGTH = 160  # characters of a list of names
+NAME_LENGTH = 24  # maximum length of a name
+LIST_LENGTH = 160  # maximum length of a list of names
 
 
 def digits(lam: float) -> str:
-    """Write a lambda, everywhere with as many digits."""
+    """Format a lambda, with the same number of digits everywhere."""
     return f"{lam:.4g}"
 
 
 def counted(count: int, noun: str) -> str:
-    """Write how many there are of something, in singular or plural."""
+    """Format a count with its noun, in singular or plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """Write a share; one that is not whole is never rounded to a whole 100 %."""
+    """Format a share as a percentage; a share below 1 is never rounded to 100 %."""
     rounded = f"{100 * share:.{digits}f}"
     if share < 1 and float(rounded) >= 100:
         return "more than 99.9 %" if digits == 1 else f"more than {100 - 10.0**-digits:.{digits}f} %"
@@ -36,23 +36,23 @@ def duration(seconds: float) -> str:
 
 
 def printable(name: object) -> str:
-    """Write what would move the cursor, or turn the text around it, by its number."""
+    """Escape control characters and characters that change the direction of text."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape", "replace").decode("ascii", "replace") for c in str(name)
     )
 
 
 def shortened(name: object) -> str:
-    """Write a name in one line of few characters."""
+    """Shorten a name to one short line."""
     text = printable(name)
     if len(text) <= NAME_LENGTH:
         return text
-    end = NAME_LENGTH // 3  # names that begin alike often differ there
+    end = NAME_LENGTH // 3  # names with the same beginning often differ at the end
     return text[: NAME_LENGTH - 1 - end] + ELLIPSIS + text[-end:]
 
 
 def listed(names: Iterable[object], length: int = LIST_LENGTH) -> str:
-    """Write names in a row, as many as fit, and how many more there are."""
+    """List names, as many as fit, with the number of the others."""
     words = [shortened(name) for name in names]
     used, fit = 0, 0
     while fit < len(words) and (used := used + len(words[fit]) + 2) <= length:

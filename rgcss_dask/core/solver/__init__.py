@@ -1,1 +1,1 @@
-"""The greedy selection: the loop, what one pick changes, and products with the Gram."""
+"""The greedy solver: the loop, the recurrences of a pick, and products with the Gram."""

@@ -1,4 +1,4 @@
-"""What the solver works on, made of whatever a pass has found."""
+"""Bases of the solver, made from moments of any kind, or rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 
 class Wide(Protocol):
-    """Rows that are fewer than columns, which make a base without their Gram."""
+    """Fewer rows than columns, which form a base without a Gram."""
 
     @property
     def n(self) -> int:
@@ -26,14 +26,14 @@ class Wide(Protocol):
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """Their names."""
+        """Names of the columns."""
 
     @property
     def mean_rest(self) -> Array | None:
-        """What float64 rounds off the means, where that counts."""
+        """The rounding errors of the means in float64, if they matter."""
 
     def preparation(self, center: Any, scale: Any) -> tuple[Array, Array]:
-        """Resolve what was asked for to vectors."""
+        """Resolve options to vectors."""
 
     def base(self, center: Any, scale: Any, *, rest: Array | None) -> Factor:
         """Return the prepared rows as a factor."""
@@ -46,7 +46,7 @@ def base_of(
     *,
     rest: Array | None = None,
 ) -> Base:
-    """Return the prepared Gram in the form in which these moments, or rows, know it; see `Moments.gram`."""
+    """Return the prepared Gram of moments, or rows, in their own representation; see `Moments.gram`."""
     if not isinstance(moments, Moments):
         return moments.base(center, scale, rest=rest)
     if isinstance(moments, Band):
@@ -62,5 +62,5 @@ def is_wide(source: Any) -> TypeGuard[Wide]:
 
 
 def is_base(source: Any) -> bool:
-    """Tell whether something is in the form the solver works on already."""
+    """Tell whether an object is a base already."""
     return isinstance(source, Gram | Factor | BandRows)

@@ -1,4 +1,4 @@
-"""What a matrix must be to be a Gram, told in the words of whoever gives it."""
+"""Checks that a matrix is a Gram, with errors for users."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
 
-# Squares of entries must neither overflow nor vanish; within this range nothing needs scaling.
+# Squares of entries must neither overflow nor underflow; within this range no scaling is needed.
 _SAFE = 2.0**200
 
-# An entry beyond the norms of its columns by less than this share of the diagonal is rounding, as in single precision.
+# An entry may exceed the norms of its columns by this share of the diagonal, for rounding in single precision.
 _EXCESS = 1e-3
 
-# An eigenvalue below minus this share, with columns at length 1, is not rounding, not even that of single precision.
+# An eigenvalue below minus this, with columns scaled to length 1, is not rounding, even in single precision.
 INDEFINITE = 1e-4
 
 _MEANS = 1e-12
 
-# Columns so few that all eigenvalues can be judged in a few milliseconds.
+# Up to this many columns, checking all eigenvalues takes a few milliseconds.
 _SMALL = 512
 
-# What the norm of the data can be for its square to be a number of full precision.
+# Range of the norm of the data for which its square has full precision.
 _NORMS = float(np.sqrt(np.finfo(np.float64).tiny)), float(np.sqrt(np.finfo(np.float64).max))
 
 
 def checked_gram(source: ArrayLike) -> Array:
-    """Return a Gram as a float64 array, or say why it cannot be one."""
+    """Return a Gram as a float64 array; refuse a matrix that is not a Gram."""
     G = plain(source)
     check_real(G.dtype)
     if G.ndim != 2 or G.shape[0] != G.shape[1] or len(G) == 0:
@@ -55,21 +55,22 @@ def checked_gram(source: ArrayLike) -> Array:
     if np.any(diagonal < 0):
         i = int(np.argmin(diagonal))
         raise ValueError(
-            f"a Gram cannot have a negative diagonal; entry ({i}, {i}) is {diagonal[i]:g}. Is it A'A of real data?"
+            f"a Gram must have a diagonal of 0 or more; entry ({i}, {i}) is {diagonal[i]:g}. Check that it is A'A."
         )
     if asymmetry > 1e-10 * float(diagonal.max()):
         gap = np.abs(G - G.T)
         i, j = (int(x) for x in np.unravel_index(gap.argmax(), gap.shape))
         raise ValueError(
             f"a Gram must be symmetric; entries ({i}, {j}) and ({j}, {i}) differ by {gap[i, j]:g}. "
-            "Use (G + G.T) / 2 if that is meant."
+            "Use (G + G.T) / 2 if that is intended."
         )
     if excess > _EXCESS * float(diagonal.max()):
         over = np.abs(G) - np.outer(roots, roots)
         i, j = (int(x) for x in np.unravel_index(over.argmax(), over.shape))
         raise ValueError(
-            f"no entry of a Gram exceeds the norms of its two columns; ({i}, {j}) is {G[i, j]:g}, with {diagonal[i]:g} "
-            f"and {diagonal[j]:g} on the diagonal. Is it A'A, and not a matrix of distances or similarities?"
+            f"no entry of a Gram may exceed the norms of its two columns; ({i}, {j}) is {G[i, j]:g}, with "
+            f"{diagonal[i]:g} and {diagonal[j]:g} on the diagonal. Check that it is A'A, and not a matrix of "
+            "distances or similarities."
         )
     if len(G) <= _SMALL:
         _check_definite(G)
@@ -77,19 +78,19 @@ def checked_gram(source: ArrayLike) -> Array:
 
 
 def fixed(G: Array) -> Array:
-    """Return a view that cannot be written: of matrices that can be and those that cannot, one kind is compiled."""
+    """Return a read-only view, so that kernels are compiled for one kind of array only."""
     view = G.view(np.ndarray)
     view.flags.writeable = False
     return view
 
 
 def judged_by(diagonal: Array) -> Array:
-    """Return the squared norms to judge signs by: where means were taken off, a small column may be their rounding."""
+    """Return squared norms for sign checks; after centring, a small column may be rounding of its mean."""
     return np.maximum(diagonal, _MEANS * float(diagonal.max(initial=0.0)))
 
 
 def _check_definite(G: Array) -> None:
-    """Refuse a small matrix with a negative eigenvalue, with columns at length 1. Large ones show it while picking."""
+    """Refuse a small indefinite matrix, with columns at length 1. Large ones are detected during the selection."""
     lengths = np.sqrt(judged_by(np.diagonal(G)))
     lengths[lengths == 0.0] = 1.0
     scaled = G / lengths / lengths[:, None]
@@ -102,16 +103,16 @@ def _check_definite(G: Array) -> None:
 
 
 def not_a_gram(how: str) -> ValueError:
-    """Say that a matrix is indefinite."""
+    """Return the error for an indefinite matrix."""
     return ValueError(
-        f"a Gram must be positive semi-definite; this one has {how}. Is it A'A of rows without gaps? Correlations that "
-        'leave out other rows for each pair of columns are not: fill the gaps first, as nan="mean" does in `scan`, or '
-        "set the negative eigenvalues to zero."
+        f"a Gram must be positive semi-definite; this one has {how}. Check that it is A'A of rows without gaps. "
+        'Correlations over different rows for each pair of columns are not: fill the gaps first, as nan="mean" does in '
+        "`scan`, or set the negative eigenvalues to zero."
     )
 
 
 def checked_range(diagonal: Array, root: float) -> None:
-    """Refuse columns, ``root`` times those with this diagonal, whose losses would leave the range of float64."""
+    """Refuse losses beyond the range of float64; the columns are ``root`` times those with this diagonal."""
     with np.errstate(over="ignore"):
         norm = root * np.sqrt(diagonal.sum())
     if norm > 0 and not _NORMS[0] <= norm <= _NORMS[1]:
@@ -122,15 +123,15 @@ def checked_range(diagonal: Array, root: float) -> None:
 
 
 def safe_unit(largest: float) -> float:
-    """Return what a Gram with this largest entry must be divided by: mostly 1."""
+    """Return the divisor of a Gram with this largest entry: usually 1."""
     return 1.0 if 1.0 / _SAFE < largest < _SAFE else _power_of_two(largest)
 
 
 def safe_root(largest: float) -> float:
-    """Return what rows with this largest entry must be divided by, so that their Gram has safe entries: mostly 1."""
+    """Return the divisor of rows with this largest entry, so that their Gram is in a safe range: usually 1."""
     return 1.0 if _SAFE**-0.5 < largest < _SAFE**0.5 else _power_of_two(largest)
 
 
 def _power_of_two(number: float) -> float:
-    """Return the largest power of two that is not above a number; 1 for 0."""
+    """Return the largest power of two that is at most a number; 1 for 0."""
     return math.ldexp(1.0, math.frexp(number)[1] - 1) if number > 0 else 1.0

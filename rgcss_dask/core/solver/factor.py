@@ -1,4 +1,4 @@
-"""G = F'F as its factor F, for when G would be larger than the rows."""
+"""G = F'F, represented by its factor F, for when G would be larger than the rows."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from rgcss_dask.runtime.blas import single_threaded_blas
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
-# Entries of F that a core's cache holds beside the vectors.
+# Entries of F that fit into a core's cache together with the vectors.
 _IN_CACHE = 2**17
 
 
 class Factor:
     """A block F with F'F = G, for when G is larger: m rows, n columns, m < n.
 
-    Nothing n x n is ever formed: memory O(m n + n k), time O(m n) for each pick. Any F with F'F = G will do: the
-    rows themselves, a triangular factor, a sketch. A block with more rows than columns is first reduced to its
-    triangular factor.
+    No n x n matrix is formed: memory O(m n + n k), time O(m n) for each pick. Any F with F'F = G is valid: the rows
+    themselves, a triangular factor, a sketch. A block with more rows than columns is first reduced to its triangular
+    factor.
 
     Parameters
     ----------
@@ -47,13 +47,13 @@ class Factor:
 
     def __init__(self, F: ArrayLike) -> None:
         block = plain(F)
-        self._rows = len(block) if block.ndim else 0  # that were given
+        self._rows = len(block) if block.ndim else 0  # of the given block
         check_real(block.dtype)
         if block.ndim != 2 or 0 in block.shape:
             raise ValueError(f"a factor must have rows and columns; got shape {block.shape}.")
         block = block.astype(np.float64)
         if not np.all(np.isfinite(block)):
-            raise ValueError("a factor must be finite; it holds NaN or infinity. Drop or fill those rows first.")
+            raise ValueError("a factor must be finite; it contains NaN or infinity. Drop or fill those rows first.")
         largest = float(np.abs(block).max())
         root = safe_root(largest)
         block /= root
@@ -74,7 +74,7 @@ class Factor:
         return self.matrix[:, w] @ self.matrix
 
     def multiply(self, X: Array, pool: Pool) -> Array:
-        """Multiply in parts of rows that do not depend on the number of threads, a few rows at a time in cache."""
+        """Return X G in parts of rows that do not depend on the number of threads, a few rows at a time."""
         F, rows = self.matrix, max(8, _IN_CACHE // self.n)
 
         def part(start: int, stop: int) -> Array:
@@ -92,7 +92,7 @@ class Factor:
         return GainTerms(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
 
     def gain_terms(self, picks: Index, Y: Array, W: Array, lams: Array, counts: Array, pool: Pool) -> GainTerms:
-        """Recompute from the residual E = F - F_S W itself: H = F'E and R = E'E, so the sums need m x m only."""
+        """Recompute the sums from the residual E = F - F_S W: H = F'E and R = E'E need only m x m matrices."""
         F = self.matrix
         E = F - F[:, picks] @ W
         counted = F * counts

@@ -1,4 +1,4 @@
-"""G = A'A as the solver needs it: columns of it, products with it, and fresh sums."""
+"""The Gram G = A'A in the solver: columns, products, and recomputed sums."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from rgcss_dask.runtime.blas import single_threaded_blas
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
-# Entries of G below which a product takes less time than waking a thread for half of it.
+# Below this size of G, a product takes less time than waking a thread for half of it.
 _WORTH_A_THREAD = 1024**2
-# Vectors from which BLAS, which reads all of G, is faster than reading half of it.
+# From this many vectors on, BLAS, which reads all of G, is faster than reading half of it.
 _MANY = 32
-# Rows and columns of G refreshed by one thread at a time: two temporaries of this size fit its cache.
+# Side of the tiles of G refreshed by one thread: two temporaries of this size fit its cache.
 _TILE = 256
 
 
 @dataclass
 class GainTerms:
-    """What the gains of all columns are made of: each (n,)."""
+    """The terms of the gains of all columns, each (n,)."""
 
     eta: Array  # sum of H_ij^2 over the columns j that count
-    rho: Array  # sum of H_ij R_ij over them
+    rho: Array  # sum of H_ij R_ij over the same columns
     diag_h: Array
     diag_r: Array
 
     def copy(self) -> GainTerms:
-        """Return terms that can be changed alone."""
+        """Return a copy."""
         return GainTerms(*(values.copy() for values in self))
 
     def __iter__(self) -> Iterator[Array]:
@@ -48,7 +48,7 @@ class GainTerms:
 
 
 class Base(Protocol):
-    """The matrix G, in whatever form it is kept, divided by the power of two ``unit``."""
+    """The matrix G in any representation, divided by the power of two ``unit``."""
 
     n: int
     unit: float
@@ -66,18 +66,18 @@ class Base(Protocol):
         """Return the terms before the first pick, when H = R = G."""
 
     def gain_terms(self, picks: Index, Y: Array, W: Array, lams: Array, counts: Array, pool: Pool) -> GainTerms:
-        """Recompute the sums over the columns that count for H = G - Y'Y and R = H - W' lam W, lam of the picks."""
+        """Recompute the sums for H = G - Y'Y and R = H - W' lam W, with the lambdas of the picks."""
 
     def rows(self, picks: Index) -> Array:
         """Return the picked rows of G in the units of the data, (k, n)."""
 
     def core(self) -> Array:
-        """Return a small matrix in the units of the data whose leading eigenvalues are those that picks can use."""
+        """Return a small matrix, in the units of the data, with the leading eigenvalues of G."""
 
     def spectrum(self, counts: Array, k: int | None = None) -> Spectrum:
-        """Return the eigenvalues of G in the units of the data; of many columns k are enough, if k is given.
+        """Return the eigenvalues of G in the units of the data; with many columns only k of them, if k is given.
 
-        With every column as long as it counts: what counts twice is as good as there twice.
+        Columns are scaled by the root of their weight.
         """
 
 
@@ -105,13 +105,13 @@ class Gram:
         return self._many_products(X, pool) if len(X) > _MANY else self._few_products(X, pool)
 
     def _few_products(self, X: Array, pool: Pool) -> Array:
-        """Multiply by reading half of G once, in parts that do not depend on the number of threads."""
+        """Return X G by reading half of G once, in parts that do not depend on the number of threads."""
         even = X if len(X) % 2 == 0 else np.concatenate([X, np.zeros((1, self.n))])
         parts = self._parts
         sums = np.empty((len(parts), *even.shape))
         jobs = [(self.matrix, even, out, *part) for out, part in zip(sums, parts, strict=True)]
         pool.map(kernels.multiply_triangle, jobs)
-        total = sums[-1]  # the last part ends with the last row: it has all entries
+        total = sums[-1]  # the last part covers all entries
         for out, (_, stop) in zip(sums[:-1], parts[:-1], strict=True):
             total[:, :stop] += out[:, :stop]
         return total[: len(X)]
@@ -143,7 +143,7 @@ class Gram:
                 kernels.tile_sums(self.matrix, C, D, counts, top, left, *part)
             return part
 
-        # Added in order: the same bits for any number of threads.
+        # Added in a fixed order: the same bits for any number of threads.
         for part in pool.map(band, ((top,) for top in range(0, self.n, _TILE))):
             for total, added in zip(fresh, part, strict=True):
                 total += added
@@ -175,7 +175,7 @@ class Gram:
 
 
 def _triangle_parts(n: int) -> list[tuple[int, int]]:
-    """Cut the rows of a lower triangle into parts of equal area; a small one into few."""
+    """Divide the rows of a lower triangle into parts of equal area; a small triangle into few parts."""
     parts = max(1, min(PARTS, n * n // _WORTH_A_THREAD))
     edges = [int(n * math.sqrt(part / parts)) // kernels.ROWS * kernels.ROWS for part in range(parts)]
     return list(pairwise([*edges, n]))

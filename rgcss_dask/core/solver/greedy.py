@@ -1,4 +1,4 @@
-"""The greedy selection: the next column is the one that lowers the regularised loss most."""
+"""The greedy selection: each pick is the column that lowers the regularised loss most."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from rgcss_dask.runtime.blas import single_threaded_blas
 Array = NDArray[np.float64]
 
 EPS = float(np.finfo(np.float64).eps)
-# Gains are known to this share of the loss at the start; closer ones are a tie, and the lowest index wins.
+# Accuracy of gains, as a share of the loss at the start; closer gains are tied, and the lowest index wins.
 _ROUNDING = 16 * EPS
-# A refresh is due when the loss has fallen to this share of the loss at the last one.
+# A refresh is due when the loss has fallen to this share of the loss at the last refresh.
 _REFRESH_SHARE = 1e-3
-# Entries of a G that no cache holds, so that paths gain by reading it together; of a smaller one so many do at most.
+# From this size on, G fits into no cache, so all paths share its reads; for a smaller G at most `_TOGETHER` paths do.
 _LARGE = 2**21
 _TOGETHER = 7
 
@@ -48,15 +48,15 @@ Watch = Callable[[Array, NDArray[np.bool_]], None]
 def solve(
     source: Source, k: int, problem: Problem, *, bound: bool = False, quiet: bool = False, watch: Watch | None = None
 ) -> list[Selection]:
-    """Answer a problem: one selection for each of its lambdas; ``quiet`` keeps remarks that were made before.
+    """Solve a problem: one selection for each of its lambdas; ``quiet`` suppresses remarks.
 
-    ``watch`` is called before each pick with the gains of all columns, and which of them may be picked; losses on a
-    sketch are then those of its own rows, without the work of an estimate.
+    ``watch`` is called before each pick with the gains of all columns, and a mask of those that may be picked; losses
+    on a sketch are then those of its own rows, not estimates.
 
     With M = I - C (C'C + lam I)^-1 C', H = A'MA and R = A'M^2 A, picking i lowers the loss by
     2 rho_i / alpha_i - R_ii eta_i / alpha_i^2, where alpha_i = lam + H_ii, eta_i = sum_j H_ij^2 and
-    rho_i = sum_j H_ij R_ij. Subtracting large numbers loses digits, so eta and rho are recomputed from G and the picks
-    whenever the loss has fallen far or a gain proves inexact.
+    rho_i = sum_j H_ij R_ij. The recurrences lose digits by cancellation, so eta and rho are recomputed from G and the
+    picks whenever the loss has fallen far or a gain proves inexact.
     """
     if isinstance(source, Sketch):
         check_sketch(source, k, bounded=bound or problem.stop.bound is not None, quiet=quiet)
@@ -66,10 +66,10 @@ def solve(
         return []
     counts = rules.objective.counts(base.n)
     spectrum = base.spectrum(counts, rules.k) if bound or problem.stop.bound is not None else None
-    # What costs differently is picked for what it gains, and for what it gains for its cost.
+    # With costs, one selection is made by gain, and one by gain per cost.
     ways = [rules] if problem.aims.costs is None else [rules, rules.by_cost()]
     asked = [(way, lam) for way in ways for lam in problem.lams]
-    with single_threaded_blas():  # more threads would go on waiting busily, and slow down whatever comes next
+    with single_threaded_blas():  # idle BLAS threads would keep spinning and slow down what follows
         if problem.aims.column_groups:
             found = _in_groups(base, asked, spectrum, known, watch)
         else:
@@ -78,7 +78,7 @@ def solve(
     done = [min(found[i::per_way], key=lambda picked: picked.last_loss) for i in range(per_way)]
     if isinstance(source, Sketch) and watch is None:
         done = [estimated(picked, source, _picker(problem, picked.k)) for picked in done]
-    # Of the smallest column: beside a larger one, a lambda that is rounding there may still be much here.
+    # For the smallest column: a lambda that is rounding for a large column may still matter for a small one.
     positive = base.diagonal[base.diagonal > 0]
     smallest = evaluate.DOUBT * float(positive.min()) * base.unit if len(positive) else 0.0
     for remark in (remark for picked in done if not quiet for remark in picked.remarks(k, smallest)):
@@ -87,7 +87,7 @@ def solve(
 
 
 def _picker(problem: Problem, k: int) -> Callable[[Array, float], NDArray[np.intp]]:
-    """Return what picks k columns on rows that are prepared already."""
+    """Return a function that picks k columns on prepared rows."""
     alike = replace(problem, stop=Stop())
     return lambda F, lam: solve(Factor(F), min(k, len(F)), alike.at(lam), quiet=True)[0].columns
 
@@ -99,12 +99,12 @@ def _one_by_one(
     known: dict[str, Any],
     watch: Watch | None,
 ) -> list[Selection]:
-    """Pick column after column, for each lambda and each way to judge gains."""
+    """Pick columns one by one, for each lambda and each set of rules."""
     with Pool() as pool:
         terms = base.first_terms(asked[0][0].objective.counts(base.n), pool)
         paths = [_Path(base, rules, lam, terms.copy(), spectrum, watch) for rules, lam in asked]
         groups = _groups(base, paths)
-        # One group has all threads for its products with G; several are side by side, each with one.
+        # A single group uses all threads for its products with G; several groups run in parallel, each on one thread.
         pool.map(_walk, ((base, group, pool if len(groups) == 1 else Pool(1)) for group in groups))
     return [path.result(**known) for path in paths]
 
@@ -116,13 +116,15 @@ def _in_groups(
     known: dict[str, Any],
     watch: Watch | None,
 ) -> list[Selection]:
-    """Pick groups of columns, for each lambda and each way to judge gains; nothing is told of gains."""
+    """Pick groups of columns, for each lambda and each set of rules; ``watch`` is not supported."""
     if watch is not None:
-        raise ValueError("column_groups need the products of all columns; candidates are noted one by one.")
+        raise ValueError(
+            "column_groups need the products of all columns; a search for candidates has none. Leave column_groups out."
+        )
     if base.candidates is not None:
         raise ValueError(
-            "column_groups need the products of all columns with each other; these moments have those of some "
-            "candidates. Scan without candidates, and give them to the selection."
+            "column_groups need the products of all columns with each other; these moments have only those of some "
+            "candidates. Scan without candidates=, and give candidates= to the selection."
         )
     G = base.rows(np.arange(base.n)) / base.unit
     names = known.get("all_names")
@@ -146,18 +148,18 @@ def _in_groups(
             **{**known, "problem": known["problem"].at(lam)},
         )
 
-    return [answer(*one) for one in asked]  # not side by side: threads would compile the gain of arrays at once
+    return [answer(*one) for one in asked]  # not in parallel: threads would compile the same kernel at once
 
 
 def _groups(base: Base, paths: list[_Path]) -> list[list[_Path]]:
-    """Divide the paths into those that walk together: all of them where reading G takes longest, else a few."""
+    """Divide the paths into groups that share reads of G: one group if G is large, else small groups."""
     groups = 1 if base.matrix.size >= _LARGE else math.ceil(len(paths) / _TOGETHER)
     edges = [len(paths) * i // groups for i in range(groups + 1)]
     return [paths[a:b] for a, b in pairwise(edges)]
 
 
 def _walk(base: Base, paths: list[_Path], pool: Pool) -> None:
-    """Let all paths pick, in step: the columns they pick are multiplied by G on one reading of it."""
+    """Advance all paths in lockstep, with one read of G for the products of all."""
     walking = paths
     while walking:
         looks = pool.map(_Path.advance, ((path, pool) for path in walking))
@@ -170,37 +172,37 @@ def _walk(base: Base, paths: list[_Path], pool: Pool) -> None:
 
 
 class _Path:
-    """One lambda's way through the columns."""
+    """The selection path of one lambda."""
 
     def __init__(
         self, base: Base, rules: Rules, lam: float, terms: GainTerms, spectrum: Spectrum | None, watch: Watch | None
     ) -> None:
         self.lam, self._watch = lam, watch
-        # Beyond 2^300 times the data lambda changes no pick any more, and alpha^2 must stay finite.
+        # Beyond 2^300 times the data a larger lambda changes no pick, and alpha^2 must stay finite.
         most = 2.0**300 * max(float(base.diagonal.max(initial=0.0)), 1.0)
         self._lams = np.minimum(rules.aims.lams(lam, base.n) / base.unit, most)
         self._base, self._rules = base, rules
         self._spectrum = spectrum
         self._roots = np.sqrt(base.diagonal)
-        self._floor = evaluate.DOUBT * base.diagonal  # more where the weights that picks have in a column magnify it
+        self._floor = evaluate.DOUBT * base.diagonal  # raised where the weights of the picks amplify it
         self._free = rules.allowed(())
         self._gain = np.empty(base.n)
         self._residual = Residual(base, rules.k, self._lams, rules.objective.counts(base.n), terms)
         self.moved = False  # whether the last pick changed anything
-        self._seen: Candidate | None = None  # the last column that was looked at
-        self.vectors = np.empty((2, 0))  # what must be multiplied by G for the last pick
-        self._exact = 0.0  # the gain of the column that was looked at
+        self._seen: Candidate | None = None  # the last column whose exact gain was computed
+        self.vectors = np.empty((2, 0))  # to be multiplied by G for the last pick
+        self._exact = 0.0  # the exact gain of that column
         self._columns: list[int] = []
         self._losses: list[float] = []
-        self._untold = np.zeros(rules.k)  # what a loss may miss since rounding hides it
+        self._untold = np.zeros(rules.k)  # what a loss may lack because rounding hides it
         self._loss = self._start = self._refreshed_at = float(base.diagonal @ self._residual.counts)
         self._refreshes = 0
-        self._fresh = True  # no pick since the sums were computed from G
+        self._fresh = True  # no pick since the last refresh
         self._end = False
 
     def advance(self, pool: Pool) -> bool:
-        """Make the next pick; return False when no candidate is left."""
-        if self._loss < _REFRESH_SHARE * self._refreshed_at:  # the tracked one has lost digits
+        """Make the next pick; return False if no candidate is left."""
+        if self._loss < _REFRESH_SHARE * self._refreshed_at:  # the tracked loss has lost digits
             self.refresh(pool)
             self._losses[-1] = self._loss
         if self._columns and self._finished():
@@ -213,13 +215,13 @@ class _Path:
         return True
 
     def update(self, products: Array) -> None:
-        """Bring the residual up to date for the last pick, given the products of `vectors` with G."""
-        assert self._seen is not None  # it was looked at before it was taken
+        """Update the residual for the last pick, given the products of `vectors` with G."""
+        assert self._seen is not None  # its exact gain was computed before it was picked
         self._residual.pick(self._seen, len(self._columns) - 1, self.vectors, products)
         self._fresh = False
 
     def _trusted_choice(self, pool: Pool) -> int | None:
-        """Choose the next column by gains that hold when they are looked at; None when none is left to choose."""
+        """Choose the next column by gains that agree with the exact ones; None if no column is left."""
         looked_at = None
         while (w := self._choose()) is not None and w != looked_at and self._has_more(w):
             self._look(w)
@@ -229,15 +231,15 @@ class _Path:
             elif self._has_more(w):
                 if self._exact >= self._gain[w] - _ROUNDING * self._start:
                     break
-                looked_at = w  # its gain is exact now, and lower: is it still the best?
+                looked_at = w  # its gain is exact now, and lower: check whether it is still the best
         return w
 
     def _has_more(self, w: int) -> bool:
-        """Say whether anything is left in column ``w``; if not, to pick it changes nothing: its factor stays zero."""
+        """Tell whether column ``w`` has a remainder above its floor; otherwise picking it changes nothing."""
         return bool(self._residual.terms.diag_h[w] > self._floor[w])
 
     def _choose(self) -> int | None:
-        """Score every candidate, and return the best; included columns come first, whatever they gain."""
+        """Score every candidate, and return the best; included columns come first, regardless of their gain."""
         t, residual = len(self._columns), self._residual
         leaving, rounding = self._rules.objective.leaving(residual.counts), _ROUNDING * self._start
         best = residual.best(self._free, leaving, self._floor, self._rules.worth, self._loss, rounding, self._gain)
@@ -246,11 +248,11 @@ class _Path:
         if t < len(self._rules.include):
             return self._rules.include[t]
         if not self._lams.any() and not np.any(self._free & (residual.terms.diag_h > self._floor)):
-            return None  # the rank is used up: what is left would be chosen by rounding
-        return None if best < 0 else best  # below 0 where the constraints leave nothing
+            return None  # the rank is exhausted: rounding would choose
+        return None if best < 0 else best  # below 0 if the constraints allow no column
 
     def _look(self, w: int) -> None:
-        """Find columns ``w`` of H and R, and with them the gain as it is."""
+        """Compute columns ``w`` of H and R, and the exact gain of w."""
         seen = self._seen = self._residual.column(w, len(self._columns))
         self._residual.correct(seen)
         left = evaluate.rounding_left(self._roots[w], seen.W, self._roots[self._columns])
@@ -259,15 +261,15 @@ class _Path:
         self._exact = self._residual.gain(w, leaving) if self._has_more(w) else 0.0
 
     def _agrees(self, w: int) -> bool:
-        """Say whether the tracked gain of ``w`` agrees with the exact one."""
+        """Tell whether the tracked gain of ``w`` agrees with the exact one."""
         tolerance = max(1e-6, 64 * EPS * self._start / self._loss) if self._loss > 0 else np.inf
         return bool(abs(self._exact - self._gain[w]) <= tolerance * abs(self._exact))
 
     def _take(self, w: int) -> None:
-        """Make ``w`` a pick: the loss, and what still counts."""
+        """Pick ``w``: update the loss and the weights."""
         self.moved, seen, residual = self._has_more(w), self._seen, self._residual
         if self.moved:
-            assert seen is not None  # what has more was looked at
+            assert seen is not None  # its exact gain was computed
             self._loss = max(self._loss - self._exact, 0.0)
             if not self._rules.objective.picks_count:
                 residual.drop(seen)
@@ -279,7 +281,7 @@ class _Path:
         self._losses.append(self._loss)
 
     def _leave_out(self, w: int) -> None:
-        """Take a pick that rounding hides for a mix of earlier ones; an included one may have been more than that."""
+        """Treat a pick below its floor as linearly dependent; an included one may have had a remainder."""
         t, floor = len(self._columns), float(self._floor[w])
         if t < len(self._rules.include) and floor > 0.0:
             self._untold[t] += self._loss * min(2.0 * floor / (float(self._lams[w]) + floor), 1.0)
@@ -292,7 +294,7 @@ class _Path:
         residual = self._residual
         W = residual.refresh(picks, pool)
         terms = residual.terms
-        # Rounding in G reaches H and R magnified by the weights: smaller values cannot be distinguished from it.
+        # The weights amplify rounding in G to this size in H and R: smaller values cannot be distinguished from it.
         floor = evaluate.rounding_left(self._roots, W, self._roots[picks])
         self._floor = np.maximum(self._floor, floor)
         rounding = floor * (EPS / evaluate.DOUBT)
@@ -304,7 +306,7 @@ class _Path:
         self._refreshes += 1
 
     def _finished(self) -> bool:
-        """Say whether k is reached or a stopping rule is met."""
+        """Tell whether k is reached or a stopping rule is met."""
         t, rules, bound = len(self._columns), self._rules, None
         if t == rules.k:
             return True
@@ -313,7 +315,7 @@ class _Path:
         return t >= len(rules.include) and rules.stop.met(self._loss, self._start, bound)
 
     def result(self, n: int, problem: Problem, all_names: tuple[str, ...] | None = None, **known: Any) -> Selection:
-        """Hand over the picks, in the units of the data."""
+        """Return the selection, in the units of the data."""
         self._check_definite()
         columns = np.array(self._columns, dtype=np.intp)
         unit, bound = self._base.unit, None
@@ -338,7 +340,7 @@ class _Path:
         )
 
     def _check_definite(self) -> None:
-        """Refuse a matrix in which a mix of columns would have a negative squared norm: what is left of one of them."""
+        """Refuse a matrix in which the remainder of a column has a negative squared norm."""
         d, left = judged_by(self._base.diagonal), self._residual.terms.diag_h
         negative = np.flatnonzero(left < -INDEFINITE * d)
         if len(negative):

@@ -1,4 +1,4 @@
-"""The loops of the solver that are compiled: the gain, what a pick changes, products with half of G, its refresh."""
+"""The compiled loops of the solver: gains, updates after a pick, products with half of G, refreshes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Array = NDArray[np.float64]
 
 # Rows of G multiplied at once.
 ROWS = 6
-# Columns of the factors that are worked on at once, so that they stay in the innermost cache.
+# Columns of the factors processed at once, so that they stay in the innermost cache.
 PIECE = 512
-# Gains closer than the first share are one gain, and no two that differ by more than the second.
+# Gains that differ by less than the first share are tied; gains that differ by more than the second are not.
 _TIES = 1e-12, 1e-6
-# Rounding is mostly this share of the floor, which it must not exceed.
+# Rounding is usually below this share of the floor, its limit.
 _MOSTLY = 0.25
 
 
 @compiled_in_order
 def gain(eta: float, rho: float, h: float, r: float, lam: float, leaving: float) -> float:
-    """Return by how much the loss falls if a column is picked next, with h and r its entries of the diagonals.
+    """Return the decrease of the loss if a column is picked next; h and r are its diagonal entries of H and R.
 
     With alpha = lam + h that is 2 rho / alpha - r eta / alpha^2, and the column's own error after it is picked,
     r (lam / alpha)^2, as far as that leaves the loss.
@@ -43,7 +43,7 @@ gains = vectorized(gain)
 
 @part_of_compiled
 def _certain(gain: float, left: float, rounding: float) -> float:
-    """Return what is certain of a gain, given what is left of its column and the rounding in that."""
+    """Return the certain part of a gain, given the remainder of its column and the rounding in it."""
     return gain - abs(gain) * min(rounding / left, 1.0) if left > 0.0 else gain
 
 
@@ -62,11 +62,11 @@ def best_gain(
     rounding: float,
     found: Array,
 ) -> int:
-    """Score every candidate by how much the loss falls if it is picked next, and return the best for its worth.
+    """Write the gain of every candidate to ``found``, and return the candidate with the best gain times worth.
 
-    An exhausted column gains nothing, one of which little is left no more than rounding in G leaves certain, and none
-    more than the loss: where any pick would explain all that is left, noise must not choose. Of gains that ``rounding``
-    cannot tell from the best, the lowest index wins.
+    An exhausted column gains nothing; for a column with a small remainder only the certain part of the gain counts; no
+    gain exceeds the loss, so that noise does not decide where any pick would explain the rest. Among gains that differ
+    by at most ``rounding`` from the best, the lowest index wins.
     """
     best = -np.inf
     for i in range(len(found)):
@@ -76,7 +76,7 @@ def best_gain(
             found[i] = 0.0
         else:
             found[i] = gain(eta[i], rho[i], diag_h[i], diag_r[i], lams[i], leaving[i])
-            if not abs(found[i]) < np.inf:  # so small a column that alpha^2 is 0
+            if not abs(found[i]) < np.inf:  # the column is so small that alpha^2 is 0
                 found[i] = 0.0
         best = max(best, worth[i] * _certain(min(found[i], loss), diag_h[i], _MOSTLY * floor[i]))
     tie = min(max(rounding, _TIES[0] * abs(best)), _TIES[1] * abs(best))
@@ -101,7 +101,7 @@ def take(
     diag_r: Array,
     factor: Array,
 ) -> None:
-    """Bring what gains are made of up to date for a pick w, given h and r, its columns of H and R.
+    """Update the terms of the gains for a pick w, given h and r, its columns of H and R.
 
     H becomes H - h h'/alpha, and R becomes R - (r h' + h r')/alpha + (r_w/alpha^2) h h'. With u = h/alpha and
     v = (r - r_w u)/alpha that takes u h' from H and u r' + v h' from R; eta and rho follow from the ``products`` H x,
@@ -122,10 +122,10 @@ def take(
 
 @compiled
 def mix(L: Array, y: Array, lams: Array, of_r: Array, W: Array) -> None:
-    """Put L^-T y into ``W`` and y + L^-1 lam L^-T y into ``of_r``: what stands in R where y stands in H.
+    """Write L^-T y to ``W`` and y + L^-1 lam L^-T y to ``of_r``, which takes the place of y in R.
 
-    ``lams`` are those of the picks. L L' is no smaller than the matrix with these on its diagonal, so that what is
-    solved for here is not magnified.
+    ``lams`` are the lambdas of the picks. L L' is at least the diagonal matrix of these lambdas, so the solves do not
+    amplify errors.
     """
     t = len(y)
     for j in range(t):
@@ -146,7 +146,7 @@ def mix(L: Array, y: Array, lams: Array, of_r: Array, W: Array) -> None:
 
 @compiled
 def factor_products(X: Array, Y: Array, out: Array) -> None:
-    """Put X Y' into ``out`` for the two rows of X, reading Y once; BLAS copies Y first, which takes longer."""
+    """Write X Y' to ``out`` for the two rows of X, reading Y once; BLAS would copy Y first, which is slower."""
     x, z = X[0], X[1]
     for i in range(len(Y)):
         y, a, b = Y[i], 0.0, 0.0
@@ -178,10 +178,10 @@ def subtract_factors(W: Array, Y: Array, out: Array) -> None:
 
 @compiled
 def multiply_triangle(G: Array, X: Array, out: Array, start: int, stop: int) -> None:
-    """Put into ``out`` what rows start to stop of the lower triangle of G, and their mirror image, add to X G.
+    """Write the contribution of rows start to stop of the lower triangle of G, with their mirror image, to X G.
 
-    Each entry of the triangle is read once and used in both of its places, for any even number of vectors: half of G is
-    all that passes through memory. Entries of ``out`` from ``stop`` on are left as they are.
+    Each entry of the triangle is read once and used in both of its places, for any even number of vectors, so only half
+    of G passes through memory. Entries of ``out`` from ``stop`` on are not changed.
     """
     for c in range(len(X)):
         of = out[c]
@@ -198,7 +198,7 @@ def multiply_triangle(G: Array, X: Array, out: Array, start: int, stop: int) -> 
 
 @copied_into_compiled
 def _multiply_rows(G: Array, x: Array, y: Array, ox: Array, oy: Array, i: int) -> None:
-    """Multiply six rows at once: as much arithmetic for each entry that is read as the registers have room for."""
+    """Multiply six rows at once: the most arithmetic per entry read that fits into the registers."""
     g0, g1, g2, g3, g4, g5 = G[i], G[i + 1], G[i + 2], G[i + 3], G[i + 4], G[i + 5]
     x0, x1, x2, x3, x4, x5 = x[i], x[i + 1], x[i + 2], x[i + 3], x[i + 4], x[i + 5]
     y0, y1, y2, y3, y4, y5 = y[i], y[i + 1], y[i + 2], y[i + 3], y[i + 4], y[i + 5]
@@ -209,7 +209,7 @@ def _multiply_rows(G: Array, x: Array, y: Array, ox: Array, oy: Array, i: int) -
         b0, b1, b2, b3, b4, b5 = b0 + p * yj, b1 + q * yj, b2 + r * yj, b3 + s * yj, b4 + t * yj, b5 + u * yj
         ox[j] += p * x0 + q * x1 + r * x2 + s * x3 + t * x4 + u * x5
         oy[j] += p * y0 + q * y1 + r * y2 + s * y3 + t * y4 + u * y5
-    for j in range(i, i + 6):  # the square on the diagonal is its own mirror image
+    for j in range(i, i + 6):  # the block on the diagonal is its own mirror image
         p, q, r, s, t, u, xj, yj = g0[j], g1[j], g2[j], g3[j], g4[j], g5[j], x[j], y[j]
         a0, a1, a2, a3, a4, a5 = a0 + p * xj, a1 + q * xj, a2 + r * xj, a3 + s * xj, a4 + t * xj, a5 + u * xj
         b0, b1, b2, b3, b4, b5 = b0 + p * yj, b1 + q * yj, b2 + r * yj, b3 + s * yj, b4 + t * yj, b5 + u * yj
@@ -243,7 +243,7 @@ def tile_sums(
 ) -> None:
     """Add one tile of H = G - C and R = H - D, with its first entry at (top, left) of G, to the sums.
 
-    A tile right of the diagonal stands below it too, so half of the matrix is enough.
+    A tile right of the diagonal also counts for its mirror image, so half of the matrix is enough.
     """
     rows, cols = C.shape
     mirrored = left != top
@@ -269,7 +269,7 @@ def tile_sums(
 
 @compiled
 def row_squares(G: Array, counts: Array, out: Array, start: int, stop: int) -> None:
-    """Put the squared norm of rows start to stop of G, as entries count, into ``out``."""
+    """Write the weighted squared norms of rows start to stop of G to ``out``."""
     for i in range(start, stop):
         e = 0.0
         for j in range(G.shape[1]):
@@ -279,10 +279,10 @@ def row_squares(G: Array, counts: Array, out: Array, start: int, stop: int) -> N
 
 @compiled
 def flaws(G: Array, roots: Array, start: int, stop: int) -> tuple[float, float]:
-    """Return what no Gram has, for rows start to stop: how far entries differ from their mirror image at most.
+    """Return two measures that are 0 for a Gram, for rows start to stop: the largest asymmetry, and the largest excess.
 
-    And how far one exceeds the norms of its two columns, the ``roots`` of the diagonal. The first is not finite if any
-    entry is not. In blocks as those of `mirror`.
+    The excess is that of an entry over the norms of its two columns, the ``roots`` of the diagonal. The first measure
+    is not finite if an entry is not. Entries are visited in blocks as in `mirror`.
     """
     worst = finite = excess = 0.0
     n = len(G)

@@ -1,4 +1,4 @@
-"""The leading eigenvalues of a Gram, with a proof that none was missed."""
+"""The leading eigenvalues of a Gram, with a numerical proof that none was missed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Multiply = Callable[[Array], Array]  # X, one vector in each row, times the matr
 EPS = float(np.finfo(np.float64).eps)
 # Vectors multiplied at once: one reading of the matrix serves them all.
 _BLOCK = 16
-# Directions tried, as a share of the columns, before taking all eigenvalues is the faster way.
+# Maximum directions, as a share of the columns; beyond that, computing all eigenvalues is faster.
 _MOST = 1 / 4
-# How large the residual of all k may be, as a share of what they leave. Each may lie three times its residual higher.
+# Tolerance of the residual of all k, as a share of the rest of the trace. Each may be too low by three residuals.
 _CLOSE = 1e-6
-# How far above the last of the leading eigenvalues the others are shown to end, as a share of it.
+# Margin above the last leading eigenvalue below which the others are proved to lie, as a share of it.
 _MARGIN = 1e-8
 
 
@@ -53,7 +53,7 @@ def leading(matrix: Array, multiply: Multiply, k: int) -> Spectrum | None:
 
 
 def _all_below(matrix: Array, W: Array, limit: float) -> bool:
-    """Tell whether all eigenvalues of the matrix less W W' are below a limit."""
+    """Tell whether all eigenvalues of the matrix minus W W' are below a limit."""
     rest = np.negative(matrix.T, order="F")
     rest[np.diag_indices_from(rest)] += limit
     rest = scipy.linalg.blas.dsyrk(1.0, np.asfortranarray(W), beta=1.0, c=rest, lower=1, overwrite_c=1)
@@ -61,7 +61,7 @@ def _all_below(matrix: Array, W: Array, limit: float) -> bool:
 
 
 def _directions(multiply: Multiply, n: int, k: int, total: float) -> Array | None:
-    """Return directions near the k leading eigenvectors, (n, k): the best in a block Krylov space of a fixed start."""
+    """Return directions near the k leading eigenvectors, (n, k): from a block Krylov space with a fixed start."""
     looked = 2 * k + _BLOCK
     for V, H, B in _krylov(multiply, n):
         if len(V) >= looked:
@@ -75,7 +75,7 @@ def _directions(multiply: Multiply, n: int, k: int, total: float) -> Array | Non
 
 
 def _krylov(multiply: Multiply, n: int) -> Iterator[tuple[Array, Array, Array]]:
-    """Yield V, H and B with G V' = V'H + X B, where X are the next directions and B stands for the last ones of V."""
+    """Yield V, H and B with G V' = V'H + X B, where X are the next directions, and B belongs to the last block of V."""
     most = int(_MOST * n) // _BLOCK * _BLOCK
     V, H = np.empty((most, n)), np.zeros((most, most))
     X = np.linalg.qr(np.random.default_rng(0).standard_normal((n, _BLOCK)))[0]
@@ -86,7 +86,7 @@ def _krylov(multiply: Multiply, n: int) -> Iterator[tuple[Array, Array, Array]]:
         H[:stop, start:stop] = V[:stop] @ Y
         H[start:stop, :start] = H[:start, start:stop].T
         B = np.eye(_BLOCK)
-        for _ in range(3):  # once leaves rounding, and of a direction that is used up nothing else
+        for _ in range(3):  # once would leave rounding, in particular in exhausted directions
             Y = Y - V[:stop].T @ (V[:stop] @ Y)
             Y, step = np.linalg.qr(Y)
             B = step @ B

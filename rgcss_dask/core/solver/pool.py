@@ -1,4 +1,4 @@
-"""A few threads for work that releases the GIL; the calling one is one of them."""
+"""A small thread pool for work that releases the GIL, including the calling thread."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 from rgcss_dask.runtime.cpus import available_cpus
 
-# Into how many parts work is cut, whatever the number of threads, so that the bits do not depend on it.
+# Number of parts of work, independent of the number of threads, so that the bits do not depend on it.
 PARTS = 8
 
 
 class Pool:
-    """As many threads as there are CPUs, or fewer, the calling one counted. Use as a context, which lets them go."""
+    """A thread pool with at most one thread per CPU, including the calling thread; the context ends the threads."""
 
     def __init__(self, count: int | None = None) -> None:
         self.count = available_cpus() if count is None else count
-        # It starts threads with the first work for them.
+        # Threads are started with the first work for them.
         self._others = ThreadPoolExecutor(max(1, self.count - 1), "rgcss-select")
 
     def __enter__(self) -> Pool:
@@ -32,8 +32,8 @@ class Pool:
     def map(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> list[Any]:
         """Call ``function(*job)`` for every job and return the results in order; jobs may call `map` themselves.
 
-        The calling thread works at the jobs until none is left, and waits only for those that others have begun: so
-        nothing waits for a thread that is not there. After an error, Ctrl-C too, no further job is taken.
+        The calling thread takes jobs too until none is left, and waits only for jobs that other threads have begun, so
+        it never waits for a thread that could not be started. After an error or Ctrl-C, no further job is taken.
         """
         jobs = list(jobs)
         if len(jobs) == 1 or self.count == 1:
@@ -44,7 +44,7 @@ class Pool:
         def work() -> None:
             try:
                 while waiting:
-                    with suppress(IndexError):  # another thread has taken the last one
+                    with suppress(IndexError):  # another thread took the last job
                         place, job = waiting.popleft()
                         results[place] = function(*job)
             except BaseException:
@@ -63,14 +63,14 @@ class Pool:
 
     def _call(self, work: Callable[[], None], times: int) -> list[Future[None]]:
         helping = []
-        with suppress(RuntimeError):  # there can be no more threads: the calling one does it all
+        with suppress(RuntimeError):  # no more threads can be started: the calling thread does all jobs
             for _ in range(times):
                 helping.append(self._others.submit(work))
         return helping
 
 
 def split(n: int, parts: int) -> list[tuple[int, int]]:
-    """Cut n rows into parts, none too small to be worth a thread."""
+    """Divide n rows into parts, each large enough for a thread."""
     parts = min(parts, max(1, n // 128))
     edges = [n * i // parts for i in range(parts + 1)]
     return [(a, b) for a, b in pairwise(edges) if b > a]

@@ -1,7 +1,7 @@
-"""What one pick changes: H = A'MA and R = A'M^2A of the picks so far, never formed.
+"""The recurrences of a pick, for H = A'MA and R = A'M^2A of the picks so far, without forming them.
 
 With C the picked columns and lam the diagonal matrix of their lambdas, M = I - C (C'C + lam)^-1 C'. With
-L L' = G_SS + lam and Y = L^-1 G_S, a factor for each pick, H = G - Y'Y and R = G - Y' (I + L^-1 lam L^-T) Y.
+L L' = G_SS + lam and Y = L^-1 G_S, one factor per pick, H = G - Y'Y and R = G - Y' (I + L^-1 lam L^-T) Y.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ Array = NDArray[np.float64]
 
 @dataclass
 class Candidate:
-    """A column w that was looked at, its columns of H and R, and how the picks mix to it."""
+    """A column w with its exact columns of H and R, and the weights of the picks for it."""
 
     w: int
     h: Array  # (n,) column w of H
     r: Array  # (n,) column w of R
     y: Array  # (t,) column w of the factors
-    W: Array  # (t,) the weights that the picks have in it, were lam 0: L^-T y
+    W: Array  # (t,) weights of the picks for w, as if lam were 0: L^-T y
 
 
 class Residual:
-    """H and R after the picks of one path: their diagonals, eta and rho, and the factors they are known by."""
+    """H and R after the picks of one path: their diagonals, eta and rho, and the factors of H and R."""
 
     def __init__(self, base: Base, k: int, lams: Array, counts: Array, terms: GainTerms) -> None:
         self.lams = lams  # (n,)
-        self.counts = counts  # (n,) how much each column counts in the loss
+        self.counts = counts  # (n,) weight of each column in the loss
         self.terms = terms
         self._base = base
         self._Y = np.zeros((k, base.n))
@@ -43,7 +43,7 @@ class Residual:
         self._own = np.zeros(k)  # lambda of each pick
 
     def column(self, w: int, t: int) -> Candidate:
-        """Look at column ``w`` after t picks: its columns of H and R, from that of G and the factors."""
+        """Compute column ``w`` of H and R after t picks, from column w of G and the factors."""
         Y, weights = self._Y[:t], np.empty((3, t))
         weights[0] = Y[:, w]
         kernels.mix(self._L, weights[0], self._own, weights[1], weights[2])
@@ -53,7 +53,7 @@ class Residual:
         return Candidate(w, found[0], found[1], weights[0], weights[2])
 
     def correct(self, seen: Candidate) -> None:
-        """Put what the gain of a column is made of right: of one that was looked at it is known exactly."""
+        """Replace the tracked terms of a column by its exact ones."""
         w, counted = seen.w, self.counts * seen.h
         self.terms.diag_h[w], self.terms.diag_r[w] = seen.h[w], seen.r[w]
         self.terms.eta[w], self.terms.rho[w] = counted @ seen.h, counted @ seen.r
@@ -63,14 +63,14 @@ class Residual:
         return np.stack([self.counts * seen.h, self.counts * seen.r])
 
     def drop(self, seen: Candidate) -> None:
-        """Let a column count no longer."""
+        """Set the weight of a column in the loss to 0."""
         count = self.counts[seen.w]
         self.terms.eta -= count * seen.h * seen.h
         self.terms.rho -= count * seen.h * seen.r
         self.counts[seen.w] = 0.0
 
     def pick(self, seen: Candidate, t: int, X: Array, GX: Array) -> None:
-        """Make the column looked at pick number t, given `vectors` and their products with G."""
+        """Pick the column as number t, given `vectors` and their products with G."""
         w, Y, weights = seen.w, self._Y[:t], np.empty((3, t))
         lam = self._own[t] = self.lams[w]
         kernels.factor_products(X, Y, weights)
@@ -91,7 +91,7 @@ class Residual:
         rounding: float,
         found: Array,
     ) -> int:
-        """Put the gain of every candidate into ``found`` and return the best; see `kernels.best_gain`."""
+        """Write the gain of every candidate to ``found`` and return the best; see `kernels.best_gain`."""
         return int(kernels.best_gain(*self.terms, self.lams, leaving, floor, candidates, worth, loss, rounding, found))
 
     def gain(self, w: int, leaving: float) -> float:
@@ -99,9 +99,9 @@ class Residual:
         return float(kernels.gain(*(values[w] for values in self.terms), self.lams[w], leaving))
 
     def refresh(self, picks: NDArray[np.intp], pool: Pool) -> Array:
-        """Recompute what gains are made of from G and the factors; return the weights of the picks, were lam 0.
+        """Recompute the terms of the gains from G and the factors; return the weights of the picks, as if lam were 0.
 
-        The recurrences subtract large numbers and lose digits; G does not.
+        The recurrences lose digits by cancellation; G does not.
         """
         t = len(picks)
         Y = self._Y[:t]
@@ -110,10 +110,10 @@ class Residual:
         return W
 
     def mixes(self, columns: NDArray[np.intp], t: int) -> Array:
-        """Return the weights that t picks have in these columns, were lam 0: (t, columns)."""
+        """Return the weights of t picks for these columns, as if lam were 0: (t, columns)."""
         Y = self._Y[:t, columns]
         return np.asarray(scipy.linalg.lapack.dtrtrs(self._L[:t, :t], Y, lower=1, trans=1)[0])
 
     def unmixed(self, t: int) -> Array:
-        """Return L^-1: row t makes what is left of pick t, at length 1, from the columns picked until then."""
+        """Return L^-1: row t gives the normalised remainder of pick t from the columns picked until then."""
         return np.asarray(scipy.linalg.lapack.dtrtri(self._L[:t, :t], lower=1)[0])
