@@ -151,7 +151,7 @@ def test_the_comparison_says_where_ours_is_behind():
 def test_the_readme_says_in_how_many_cases_ours_is_behind():
     made = headline.short(made_up())
     assert made.count("\n| ") == 1 + headline.FEW
-    assert "Where it is not ahead, in 2 cases, is said in the [whole comparison](https://" in made
+    assert "Where it is not ahead, in 2 cases, is listed in the [full comparison](https://" in made
 
 
 def test_the_tables_of_documents_are_current():

@@ -118,7 +118,7 @@ def test_columns_are_found_by_name(picked):
     named = rg.select(frame, 16, center=True)
     turned = rg.downstream(named, frame[names[::-1]], Y, tasks="classify", repeats=1)
     assert scores(turned, "classify") == scores(rg.downstream(named, X, Y, tasks="classify", repeats=1), "classify")
-    with pytest.raises(ValueError, match=r"the columns must be those that were selected from.*lacks 'p0'"):
+    with pytest.raises(ValueError, match=r"the columns must be those of the selection.*lacks 'p0'"):
         rg.downstream(named, frame.rename(columns={"p0": "other"}), Y)
 
 

@@ -252,7 +252,7 @@ def test_values_that_are_not_log_normalised_are_told(cells):
         ({"cell_types": ["B"] * 89 + ["T"]}, "of 'T' there is one"),
         ({"cell_types": ["B"] * 90}, "there is only 'B'"),
         ({"cell_types": "kind", "share": 1.5}, "share must be from 0 to 1"),
-        ({"include": ["G1"]}, "column 'G1' is not there: no column has that name; there is 'g1'"),
+        ({"include": ["G1"]}, "column 'G1' does not exist: no column has that name; similar names: 'g1'"),
         ({"include": ["g1"], "exclude": ["g1"]}, "a gene cannot be both included and excluded; got 'g1'"),
         ({"exclude": "x*"}, r"no column has a name like 'x\*'"),
         ({"highly_variable": "hvg"}, "var has no column 'hvg' that marks"),

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -48,12 +49,19 @@ def test_it_is_short_and_its_links_hold_on_other_sites():
 
 def test_its_links_lead_to_pages_and_files():
     root = Path(__file__).parents[1]
-    for page in re.findall(r"readthedocs\.io/en/latest/([\w/.-]*)\)", README):
-        source = f"{page}index" if page.endswith("/") else page.removesuffix(".html")
-        there = [root / f"docs/{source}{ending}" for ending in (".md", ".rst")]
-        assert page == "gallery/" or any(path.exists() for path in there), page
-    for path in re.findall(r"github\.com/[\w-]+/[\w-]+/(?:blob|tree|raw)/main/([\w/.-]+)", README):
+    found = re.findall(r"github\.com/[\w-]+/[\w-]+/(?:blob|tree|raw)/main/([\w/.-]+)", README)
+    assert found
+    for path in found:
         assert (root / path).exists(), path
+
+
+def test_all_documents_have_the_one_address_of_the_repository():
+    root = Path(__file__).parents[1]
+    urls = tomllib.loads((root / "pyproject.toml").read_text())["project"]["urls"]
+    for text in (README, (root / "CITATION.cff").read_text(), *urls.values()):
+        ours = [url for url in re.findall(r"https://[^\s)\"]+", text) if "arxiv.org" not in url]
+        assert ours
+        assert all(url.startswith(urls["Source"]) for url in ours), ours
 
 
 def test_the_commands(tmp_path, monkeypatch, capsys):

@@ -24,7 +24,7 @@ BEGIN = "<!-- headline: python -m examples.benchmarks.headline -->\n"
 END = "<!-- end of headline -->\n"
 EXPLICIT = "explicit greedy (as pycss)"
 FEW = 5  # rows in the README
-SITE = "https://rgcss-dask.readthedocs.io/en/latest/comparison.html"
+WHOLE = "https://github.com/rgcss-dask/rgcss-dask/blob/main/docs/comparison.md"
 
 
 def main() -> None:
@@ -59,7 +59,7 @@ def table(results: dict[str, Any]) -> str:
 def short(results: dict[str, Any]) -> str:
     """Return the first rows of the table, and below it in how many cases ours is not ahead."""
     lines, behind, unmeasured = _found(results)
-    said = f"Where it is not ahead, in {counted(len(behind), 'case')}, is said in the [whole comparison]({SITE})."
+    said = f"Where it is not ahead, in {counted(len(behind), 'case')}, is listed in the [full comparison]({WHOLE})."
     return markdown(["what", "result"], lines[:FEW]) + "\n" + "\n\n".join([said, *unmeasured]) + "\n"
 
 
