@@ -104,7 +104,7 @@ def cross_validate(
     >>> tuned.held_out_loss.shape  # lambdas, numbers of columns, folds
     (4, 8, 5)
     >>> print(tuned.sentence)  # doctest: +NORMALIZE_WHITESPACE, +ELLIPSIS
-    lambda = 17.8 (0.1 per row) and 8 columns, the most that were tried, chosen by 5-fold cross-validation, keep
+    lambda = 17.8 (0.1 per row) and 8 columns (the maximum tried), chosen by 5-fold cross-validation, keep
     ... % of the variation of held-out rows (standard error ... %).
     """
     problem = Problem(

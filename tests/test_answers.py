@@ -182,7 +182,7 @@ def test_the_most_columns_that_were_tried_are_said(moments):
     found = rg.cross_validate(moments, 3, center=True)
     assert found.k == 3
     assert found.at_the_cap
-    assert "3 columns, the most that were tried" in str(found)
+    assert "3 columns (the maximum tried)" in str(found)
     assert "No more than 3 columns were tried; more columns may be better" in found.words
     given = rg.cross_validate(moments, 3, center=True, fixed_k=True)
     assert not given.at_the_cap

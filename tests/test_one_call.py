@@ -233,7 +233,7 @@ def test_a_share_in_the_estimator():
 
 def test_the_most_columns_that_cross_validation_tried_is_said():
     X = rows(n=70, m=400) + 0.5 * np.random.default_rng(1).normal(size=(400, 70))
-    with pytest.warns(UserWarning, match=r"chose 64 columns, the most that were tried of 70"):
+    with pytest.warns(UserWarning, match=r"chose 64 columns, the maximum tried, of 70"):
         rg.RGCSS("cv", lam=1e-6, cv=2).fit(np.random.default_rng(1).normal(size=(4000, 70)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -175,10 +175,10 @@ class CrossValidation(AboutSelection):
 
     @property
     def _choice(self) -> str:
-        cap = ", the most that were tried," if self.at_the_cap else ""
+        cap = " (the maximum tried)" if self.at_the_cap else ""
         per_row = digits(self.lam / self.rows)
         joint = " for" if self.fixed_k else " and"
-        return f"lambda = {digits(self.lam)} ({per_row} per row){joint} {counted(self.k, 'column')}{cap}".rstrip(",")
+        return f"lambda = {digits(self.lam)} ({per_row} per row){joint} {counted(self.k, 'column')}{cap}"
 
     @property
     def _at(self) -> int:

@@ -181,7 +181,7 @@ class Parameters:
         found = validated(moments, count, self.problem, lams=lams, where=self.where, **rule)
         if found.at_the_cap and count == TRIED_COLUMNS:  # not if the rank of the folds is the limit
             warnings.warn(
-                f"cross-validation chose {found.k} columns, the most that were tried of {moments.n}; more columns may "
+                f"cross-validation chose {found.k} columns, the maximum tried, of {moments.n}; more columns may "
                 "be better. Give n_features_to_select as a number, or call cross_validate with a larger k.",
                 stacklevel=4,
             )
