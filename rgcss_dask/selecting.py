@@ -118,6 +118,7 @@ def select(
 
     Parameters
     ----------
+    data : array-like, data frame, path, `Moments` or `Factor`
         Rows, in any form that `scan` takes (a path, an array, a frame, a DataArray, an AnnData), which are read once.
         Or `Moments`, or the path of their archive, without reading rows. Or an n x n Gram, or a `Factor`. A square
         array, list or frame in memory is treated as a Gram, and refused if it is not symmetric; pass square rows as
@@ -188,7 +189,7 @@ def select(
     -----
     With M = I - C (C'C + lam I)^-1 C', H = A'MA and R = A'M^2 A, picking i lowers the loss by 2 rho_i / alpha_i - R_ii
     eta_i / alpha_i^2, where alpha_i = lam + H_ii, eta_i = sum_j H_ij^2 and rho_i = sum_j H_ij R_ij. This is the paper's
-    algorithm with its errata corrected; the documentation lists the errata.
+    algorithm, corrected: as printed it does not minimise the loss. The errata are listed in the documentation.
 
     The recurrences lose digits by cancellation. So eta and rho are recomputed from G and the picks whenever the loss
     has fallen far or a gain proves inexact. The tracked and the recomputed loss agree to 1e-9 of the loss plus 1e-12 of

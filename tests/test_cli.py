@@ -177,7 +177,7 @@ def test_workers_give_the_same_bits(folder):
         (["select", "m.zarr", "-k", "0"], 2, "0 is not in the range"),
         (["select", "m.zarr", "-k", "37"], 1, "k must be a whole number from 1 to 36, the columns that may be picked"),
         (["select", "m.zarr", "--explained", "1.1"], 2, "1.1 is not in the range"),
-        (["select", "m.zarr", "--explained", "0.9", "--stop-loss", "0.1"], 1, "give one of them"),
+        (["select", "m.zarr", "--explained", "0.9", "--stop-loss", "0.1"], 1, "Give one of them"),
         (["select", "m.zarr", "--nan", "drop"], 1, "m.zarr holds moments"),
         (["select", "m.zarr", "--scale", "zero"], 2, "neither 'std' nor a number"),
         (["select", "m.zarr", "--scale", "0"], 1, "scale must be positive and finite"),

@@ -114,7 +114,7 @@ def test_columns_are_found_as_people_write_them(run):
     content = json.loads(run("select", "a.zarr", "-k", 4, "--lam", 1, *given, "--json"))
     assert content["names"][:2] == ["Größe, cm", 'the "old" one']
     assert not {"1", "<b>bold</b>"} & set(content["names"])
-    assert "there is 'weight'" in run("select", "a.zarr", "--include", "Weigth", code=1)
+    assert "no column has that name; similar names: 'weight'" in run("select", "a.zarr", "--include", "Weigth", code=1)
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,18 @@ class GenePanel(AboutSelection):
             noted["means"] = self.means
         return noted
 
+    @property
+    def compared(self) -> dict[str, Array]:
+        """Shares of the genes, and of what tells the cell types apart, after each pick, by label."""
+        if not self.types:
+            return {}
+        types = self.types_explained
+        return {
+            "genes": self.genes_explained,
+            "cell types, mean": types.mean(axis=1),
+            "cell types, least": types.min(axis=1),
+        }
+
     def _table(self) -> dict[str, Any]:
         table = {"gene": list(self.names or ()), "column": self.columns, "genes_explained": self.genes_explained}
         if not self.types:
@@ -151,10 +163,3 @@ class GenePanel(AboutSelection):
             "types_explained": self.types_explained.mean(axis=1),
             "highest_in": [self.types[j] for j in self.means.argmax(axis=0)],
         }
-
-    def _draw(self, axes: Any) -> None:
-        steps = np.arange(1, len(self) + 1)
-        axes.plot(steps, self.genes_explained, marker=".", label="genes")
-        if self.types:
-            axes.plot(steps, self.types_explained.mean(axis=1), marker=".", label="cell types, mean")
-            axes.plot(steps, self.types_explained.min(axis=1), linestyle="--", label="cell types, least")

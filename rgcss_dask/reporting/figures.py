@@ -120,7 +120,7 @@ def explained_chart(result: Result, label: str) -> Markup:
 def draw_explained(axes: Axes, answer: Answer, others: dict[str, Array]) -> None:
     """Draw the share that the picks explain after 0, 1, 2, ... columns, and other shares by their label."""
     picked, *curves = (np.concatenate([[0.0], shares]) for shares in (answer.explained, *others.values()))
-    for label, curve, dashes in zip(others, curves, ("--", ":"), strict=False):
+    for label, curve, dashes in zip(others, curves, ("--", ":", "-."), strict=False):
         axes.plot(curve, color=SECOND, linestyle=dashes, linewidth=1.6, label=label)
     axes.plot(picked, color=ACCENT, linewidth=2.2, label="picked columns")
     _end(axes, len(picked) - 1, float(picked[-1]), above=False)
