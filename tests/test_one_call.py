@@ -201,7 +201,7 @@ def test_a_share_is_one_above_zero():
     for share in (0, -0.1, 1.5, True):
         with pytest.raises(ValueError, match="explained must be a share above 0 and at most 1"):
             rg.select(A, explained=share)
-    with pytest.raises(ValueError, match="both were given. Give one of them"):
+    with pytest.raises(ValueError, match=r"both were given. Give one of them"):
         rg.select(A, explained=0.9, stop=rg.Stop(loss=0.2))
     with pytest.raises(ValueError, match=r"the number of columns is missing: give k.*explained=0.9"):
         rg.select(A)
