@@ -260,7 +260,7 @@ def test_constant_columns_are_counted_apart(write):
 @pytest.mark.parametrize(("lams", "k", "charts"), [(1, 5, 1), (7, 1, 1), (7, 5, 3), (1, 1, 0)])
 def test_a_choice_is_drawn_as_far_as_there_was_one(write, lams, k, charts):
     page = write(result_of(tuning=tuned(lams, k)))
-    assert sum("held out" in svg["aria-label"] for svg in page.all("svg")) == charts
+    assert sum("held-out rows" in svg["aria-label"] for svg in page.all("svg")) == charts
 
 
 def test_a_result_that_was_saved_gives_the_same_report(tmp_path):
