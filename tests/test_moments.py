@@ -4,6 +4,7 @@ from functools import reduce
 
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -14,6 +15,7 @@ from rgcss_dask.core.accumulate import Accumulator, NotFiniteError
 from rgcss_dask.core.gaps import Gaps
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.resampling import weighted_sums
+from rgcss_dask.core.sparse_rows import FULL_STRIP, STRIP, SparseRows
 from rgcss_dask.core.wide import Rows
 
 EIGHT_BIT = [np.uint8, np.int8, np.bool_]
@@ -445,3 +447,19 @@ def test_single_precision_out_of_range_names_the_way_out():
     accumulator.add(np.array([[1e25], [-1e25]], np.float32))
     with pytest.raises(OverflowError, match="column 0 exceeds the range of float32; use precision='double'"):
         accumulator.numbers()
+
+
+@pytest.mark.parametrize("density", [0.004, 0.08])
+def test_sparse_rows_are_multiplied_in_tiles_by_any_number_of_threads(density):
+    n, rng = 2 * STRIP + 77, np.random.default_rng(3)
+    rows = SparseRows(scipy.sparse.random(300, n, density, "csr", np.float64, rng))
+    assert (density * STRIP > FULL_STRIP) == (density > 0.01), "one density for each kernel"
+    products = []
+    for threads in (1, 3):
+        sums = Accumulator(n, np.dtype("f8"), threads=threads)
+        sums.add(rows, np.arange(300.0))
+        products.append(Moments(*sums.numbers()))
+    assert np.array_equal(products[0].product, products[1].product)
+    X = np.asarray(rows)
+    expected = (X.T * np.arange(300.0)) @ X
+    np.testing.assert_allclose(products[0].gram(), expected, rtol=1e-12, atol=1e-12 * expected.max())

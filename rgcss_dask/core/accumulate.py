@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,7 @@ class _Work:
         self._kind = (n, dtype, precision, threads)
         self._integers = IntegerProducts(n, dtype, threads) if may_be_small(dtype) else None
         self._floats = None if self._integers is not None else _Floats(*self._kind)
+        self._pool = ThreadPoolExecutor(threads, "rgcss-sparse") if threads > 1 else None  # begins threads when used
         self.offset = np.full(n, 0.0 if self._integers is None else self._integers.offset)
         self.used: set[str] = set()  # by what products were made
 
@@ -183,7 +185,7 @@ class _Work:
             self._leave_integers(targets)
         w = None if weights is None else weights.astype(np.float64)
         if isinstance(block, SparseRows):
-            if self._sparse_pays(block, whole) and _add_sparse(block, w, whole is not None, targets):
+            if self._sparse_pays(block, whole) and _add_sparse(block, w, whole is not None, targets, self._pool):
                 self.used.add("float64")
                 return
             block = np.asarray(block)
@@ -293,7 +295,9 @@ class _Floats:
         return np.multiply(X, np.sqrt(weights)[:, None], out=self._buffer[: len(X)], casting="unsafe"), total
 
 
-def _add_sparse(block: SparseRows, weights: Array | None, whole: bool, targets: Sequence[Accumulator]) -> bool:
+def _add_sparse(
+    block: SparseRows, weights: Array | None, whole: bool, targets: Sequence[Accumulator], pool: Executor | None
+) -> bool:
     """Add products about zero, unless a column lies so far from it that centring would cost digits."""
     w = np.ones(len(block)) if weights is None else weights
     weight = float(w.sum())
@@ -305,7 +309,7 @@ def _add_sparse(block: SparseRows, weights: Array | None, whole: bool, targets: 
         if not whole and np.any(mean**2 > DRIFT * np.maximum(squares / weight - mean**2, 0.0)):
             return False
         for target in targets:
-            block.add_products(w, target._product)
+            block.add_products(w, target._product, pool)
             target._take(weight, np.zeros(len(total)), total)
             target._stay_exact()
     return True

@@ -68,6 +68,41 @@ def add_sparse_products(
 
 
 @compiled
+def add_sparse_tile(
+    starts: NDArray[Any],
+    i: int,
+    j: int,
+    indices: NDArray[Any],
+    data: Array,
+    weights: Array,
+    product: Array,
+) -> None:
+    """Do the same in one tile: ``starts[r, i]`` is where the columns of strip i begin in row r."""
+    for r in range(len(starts)):
+        first, last = starts[r, j], starts[r, j + 1]
+        if first == last:
+            continue
+        for a in range(starts[r, i], starts[r, i + 1]):
+            v = weights[r] * data[a]
+            row = product[indices[a]]
+            for b in range(first, min(last, a + 1)):
+                row[indices[b]] += v * data[b]
+
+
+@compiled
+def strip_starts(indptr: NDArray[Any], indices: NDArray[Any], width: int, starts: NDArray[np.int64]) -> None:
+    """Find where the columns of each strip begin in the rows of a CSR block with sorted indices."""
+    strips = starts.shape[1] - 1
+    for r in range(len(starts)):
+        a = indptr[r]
+        for i in range(strips):
+            while a < indptr[r + 1] and indices[a] < i * width:
+                a += 1
+            starts[r, i] = a
+        starts[r, strips] = indptr[r + 1]
+
+
+@compiled
 def add_rows_of_sparse_products(
     indptr: NDArray[Any], indices: NDArray[Any], data: Array, weights: Array, place: NDArray[np.int64], product: Array
 ) -> None:

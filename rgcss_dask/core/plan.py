@@ -232,7 +232,12 @@ def is_chain(geometry: Geometry, options: Options) -> bool:
 def span_edges(geometry: Geometry, options: Options | None = None, *, parts: int = 1) -> Cuts:
     """Return the rows at which spans begin and end; of more rows where more parts have to be merged after them."""
     g = geometry
-    rows = max(least_rows(g, parts), min(SPAN_BYTES // g.row_bytes, -(-g.rows // SPAN_COUNT)), -(-g.rows // SPAN_LIMIT))
+    sketch = options is not None and options.sketch is not None
+    rows = max(
+        least_rows(g, parts, sketch=sketch),
+        min(SPAN_BYTES // g.row_bytes, -(-g.rows // SPAN_COUNT)),
+        -(-g.rows // SPAN_LIMIT),
+    )
     if g.whole:  # all of a span is in memory at once, so no more than must be
         rows = max(READ_BYTES // g.row_bytes, -(-g.rows // SPAN_LIMIT))
     elif options is not None and options.sketch is not None:  # adding sketches up should take no time beside reading
@@ -240,9 +245,10 @@ def span_edges(geometry: Geometry, options: Options | None = None, *, parts: int
     return thinned(g.cuts, rows)
 
 
-def least_rows(geometry: Geometry, parts: int = 1) -> int:
-    """Return how many rows a span has at least: fewer of wider types, whose products take longer."""
-    return parts * SPAN_ROWS // min(geometry.dtype.itemsize**2, 8)
+def least_rows(geometry: Geometry, parts: int = 1, *, sketch: bool = False) -> int:
+    """Return how many rows a span has at least: fewer where products take longer, as of wide types if dense."""
+    sparse = 0 < 4 * geometry.sparse_bytes <= geometry.row_bytes and not sketch
+    return parts * SPAN_ROWS // min(geometry.dtype.itemsize**2, 2 if sparse else 8)
 
 
 def memory_need(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,11 @@ from rgcss_dask.core import kernels
 Array = NDArray[np.float64]
 
 # Products of stored values, as a share of those of a dense block, up to which they are faster; measured on one core,
-# n = 500 to 6000. A larger matrix does not stay in the cache, and sparse products go all over it.
-SHARE, SHARE_LARGE, LARGE = 0.008, 0.0015, 2048
+# n = 1,000 to 12,000, where they are equal at 0.02 to 0.03.
+SHARE = 0.015
+# Columns of a strip: a tile of so many squared stays in the second cache. Of rows with fewer values in each strip most
+# time would go into looking for them.
+STRIP, FULL_STRIP = 512, 8
 
 
 class SparseRows:
@@ -72,7 +76,7 @@ class SparseRows:
     def pays(self, faster: float = 1.0) -> bool:
         """Tell whether sparse products beat dense ones that are so many times as fast as those of doubles."""
         rows, n = self.shape
-        share = (SHARE if n <= LARGE else SHARE_LARGE) / faster
+        share = SHARE / faster
         return float(np.sum(np.diff(self._csr.indptr).astype(np.float64) ** 2)) <= share * rows * float(n) ** 2
 
     def beside(self, columns: NDArray[Any], dtype: np.dtype[Any]) -> SparseRows:
@@ -87,11 +91,25 @@ class SparseRows:
         first, second = (np.bincount(columns, w * power, n) for power in (data, data * data))
         return first.astype(np.float64), second.astype(np.float64)
 
-    def add_products(self, weights: Array, product: Array) -> None:
-        """Add the weighted products of the rows with themselves to the lower triangle, about zero."""
-        kernels.add_sparse_products(
-            self._csr.indptr, self._csr.indices, self._csr.data.astype(np.float64), weights, product
-        )
+    def add_products(self, weights: Array, product: Array, pool: Executor | None = None) -> None:
+        """Add the weighted products of the rows with themselves to the lower triangle, about zero.
+
+        Tile by tile where rows have values enough in each, so that those of the matrix are in the cache; threads of
+        the pool share the tiles. Either way each entry is added up in the order of the rows, so that bits are the same.
+        """
+        csr, data, n = self._csr, self._csr.data.astype(np.float64), self.shape[1]
+        strips = -(-n // STRIP)
+        if csr.nnz < FULL_STRIP * strips * len(self) or strips == 1:
+            kernels.add_sparse_products(csr.indptr, csr.indices, data, weights, product)
+            return
+        starts = np.empty((len(self), strips + 1), np.int64)
+        kernels.strip_starts(csr.indptr, csr.indices, STRIP, starts)
+
+        def add_tile(tile: tuple[int, int]) -> None:
+            kernels.add_sparse_tile(starts, *tile, csr.indices, data, weights, product)
+
+        tiles = [(i, j) for i in range(strips) for j in range(i + 1)]
+        list(map(add_tile, tiles) if pool is None else pool.map(add_tile, tiles))
 
     def add_rows_of_products(self, weights: Array, place: NDArray[np.int64], product: Array) -> None:
         """Add the weighted products of some columns with all to the rows of a matrix; see the kernel."""
