@@ -246,7 +246,7 @@ def _plan_in_words(source: Source, height: int, candidates: int) -> str:
     words = (
         f"the products of all {n:,} columns would take {size(8 * n * n)}: reading {m:,} rows twice, {size(stored)} "
         f"each time; first for a sketch in {height:,} rows ({size(8 * height * n)}), then for the products of "
-        f"{candidates:,} candidates at most."
+        f"some {candidates:,} candidates."
     )
     if source.geometry.whole:  # its blocks have yet to be computed
         return words
@@ -256,7 +256,8 @@ def _plan_in_words(source: Source, height: int, candidates: int) -> str:
     first = _SKETCHED * m * read / where.threads
     second = (m * read + dense * m * n * candidates * multiplied) / where.threads
     each = "" if where.client is None else " for one worker alone"
-    return f"{words} At the rates of this machine: some {duration(first)} and up to {duration(second)}{each}."
+    took = f"some {duration(first)} for the first and up to {duration(second)} for the second{each}"
+    return f"{words} At the rates of this machine: {took}."
 
 
 def _rates(source: Source) -> tuple[float, float]:

@@ -38,11 +38,13 @@ KS = (16, 64)
 PER_PICK = 10  # rows of the sketch
 PREPARED: dict[str, Any] = {"center": True, "scale": 1.0}
 LEAST = 600  # columns
-COST_BYTES = 8 * 10**8  # of rows that are read
+COST_BYTES = 4 * 10**8  # of rows that are read
 WIDTHS = (784, 8_192)
 GENES, STORED = 33_000, 0.03
-TURNS = 5
-HERE = Path(__file__).parent
+TURNS = 3
+PAGE = Path(__file__).parent / "SKETCH.md"
+QUALITY = "Loss over that of exact greedy picks, in per cent"
+COST = "Time of a pass for a sketch, as times that of reading alone"
 
 Rows = NDArray[Any]
 
@@ -59,7 +61,7 @@ def matrices(folder: Path, features: tuple[int, int]) -> Iterator[tuple[str, Row
         packed = zarr.open_group(air, mode="r")["air"][:]
         yield "air temperature", packed.reshape(len(packed), -1).astype("f4") / 100
     if (folder / "mnist.npz").exists() and features[0]:
-        yield f"ReLU features of MNIST, {features[1]:,} of {features[0]:,} rows", relu_features(folder, *features)
+        yield "ReLU features of MNIST", relu_features(folder, *features)
 
 
 def relu_features(folder: Path, rows: int, columns: int) -> Rows:
@@ -108,7 +110,7 @@ def cost(folder: Path) -> Iterator[list[str]]:
                 yield row_of(f"{dtype}, {n:,} columns", path, k)
     path = folder / "genes.zarr"
     try:
-        rg_sparse(path)
+        stored_sparse(path)
     except ImportError:
         return
     for k in KS:
@@ -120,18 +122,20 @@ def stored(path: Path, dtype: str, n: int) -> Path:
     rng, chunk = np.random.default_rng(0), max(1, 2**22 // (n * np.dtype(dtype).itemsize))
     m = COST_BYTES // (n * np.dtype(dtype).itemsize) // chunk * chunk
     array = zarr.create_array(path, shape=(m, n), dtype=dtype, chunks=(chunk, n))
+    rows = rng.normal(size=(chunk, n))
+    rows = np.clip(rows * 90 - 60, 0, 255).astype("u1") if dtype == "uint8" else rows.astype(dtype)
     for start in range(0, m, chunk):
-        rows = rng.normal(size=(chunk, n))
-        array[start : start + chunk] = np.clip(rows * 90 - 60, 0, 255).astype("u1") if dtype == "uint8" else rows
+        array[start : start + chunk] = rows
     return path
 
 
-def rg_sparse(path: Path) -> None:
+def stored_sparse(path: Path) -> None:
     import anndata  # noqa: PLC0415 (an extra)
 
-    m = COST_BYTES // int(8 * GENES * STORED)
+    m = 1_000
     rows = scipy.sparse.random(m, GENES, STORED, format="csr", dtype="f4", rng=1)
-    anndata.AnnData(rows).write_zarr(path)
+    times = COST_BYTES // int(8 * GENES * STORED * m)
+    anndata.AnnData(scipy.sparse.vstack([rows] * times, format="csr")).write_zarr(path)
 
 
 def row_of(name: str, path: Path, k: int) -> list[str]:
@@ -177,24 +181,42 @@ def main() -> None:
     parser.add_argument("--only", choices=("quality", "cost"))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--features", type=shape, default=(60_000, 8_192), help="of MNIST, rows x columns; 0x0: none")
-    parser.add_argument("--write", action="store_true", help="write SKETCH.md")
+    parser.add_argument("--write", action="store_true", help="write SKETCH.md, or the part that was measured")
     options = parser.parse_args()
-    machine = describe()
-    text = f"# Sketches\n\n{__doc__.split('python -m')[0].strip()}\n\n"
-    text += f"Measured on {machine['cores']} cores ({machine['processor']}).\n"
     warnings.simplefilter("ignore")
+    parts = written() if options.write else {}
     if options.only != "cost" and options.data is not None:
+        rows = quality(options.data, options.seeds, options.features)
         header = ["", "k", "one reading", "two readings", "two readings and swaps"]
-        text += f"\n## Loss over that of exact greedy picks, in per cent\n\nMeans of {options.seeds} seeds, and the "
-        text += f"least and most. A sketch has {PER_PICK} k rows.\n\n"
-        text += markdown(header, list(quality(options.data, options.seeds, options.features))) + "\n"
+        about = f"Means of {options.seeds} seeds, and the least and most. A sketch has {PER_PICK} k rows."
+        parts[QUALITY] = f"{about} {machine()}\n\n{markdown(header, list(rows))}\n"
     if options.only != "quality":
         with tempfile.TemporaryDirectory() as folder:
-            text += "\n## Time of a pass for a sketch, as times that of reading alone\n\n"
-            text += markdown(["", "rows of the sketch", "median, and middle half"], list(cost(Path(folder)))) + "\n"
-    print(f"\n{text}")
+            table = markdown(["", "rows of the sketch", "median, and middle half"], list(cost(Path(folder))))
+        parts[COST] = f"{machine()}\n\n{table}\n"
+    print(f"\n{page(parts)}")
     if options.write:
-        (HERE / "SKETCH.md").write_text(text)
+        PAGE.write_text(page(parts))
+
+
+def page(parts: dict[str, str]) -> str:
+    """Return the page of the parts that were measured."""
+    what, _, how = __doc__.strip().split("\n\n")
+    text = f"# Sketches\n\n{what}\n\n{how}\n"
+    return text + "".join(f"\n## {title}\n\n{parts[title]}" for title in (QUALITY, COST) if title in parts)
+
+
+def machine() -> str:
+    """Say what was measured on."""
+    found = describe()
+    return f"Measured on {found['cores']} cores, {found['processor']}."
+
+
+def written() -> dict[str, str]:
+    """Return the parts of the page as it was written before."""
+    page = PAGE.read_text() if PAGE.exists() else ""
+    parts = (part.split("\n\n", 1) for part in page.split("\n## ")[1:])
+    return {title: f"{text.strip()}\n" for title, text in parts}
 
 
 if __name__ == "__main__":

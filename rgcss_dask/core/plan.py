@@ -25,6 +25,7 @@ READ_BYTES = 2**22  # asked of the store at once
 # The same where sparse rows are added to a sketch: they go all over it, so that many are to share each visit.
 SPARSE_BYTES = 2**26
 SKETCH_ROWS = 2**4  # the same where rows are added to a sketch, which has no products
+BAND_ROWS, BAND_BYTES = 2**6, 2**26  # the same, at least, for products of some candidates with very many columns
 CELL_ROWS = 2**10  # read at once, at least, for each part kept apart, so that its products stay large
 # A checkpoint takes about as long as the products of 1,000 rows: a few per cent of this many.
 SAVE_ROWS = 2**15
@@ -332,6 +333,8 @@ def reads_between(cuts: Cuts, start: int, stop: int, rows: int) -> Iterator[tupl
 def _read_rows(geometry: Geometry, options: Options) -> int:
     parts = max(1, options.folds) * (2 if options.groups else 1)
     least = CELL_ROWS if options.sketch is None else SKETCH_ROWS
+    if options.candidates is not None:  # of very long rows some are enough for fast products
+        least = min(least, max(BAND_ROWS, BAND_BYTES // geometry.row_bytes))
     sparse = options.sketch is not None and geometry.sparse_bytes > 0
     return max((SPARSE_BYTES if sparse else READ_BYTES) // geometry.bytes_read(options), least * parts)
 
