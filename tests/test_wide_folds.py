@@ -108,6 +108,43 @@ def test_an_estimator_chooses_the_count_and_takes_a_splitter(no_gram):
     assert share.selection_.explained[-1] >= 0.6
 
 
+@pytest.mark.parametrize("objective", ["unselected", "all"])
+@pytest.mark.parametrize(
+    "aims", [{}, {"column_weights": np.arange(N) % 3}, {"costs": 1.0 + np.arange(N) % 2, "budget": 7}]
+)
+def test_few_rows_are_swapped_as_their_moments_are(no_gram, objective, aims):
+    X = data(5)
+    asked = {"lam": 0.5, "center": True, "objective": objective, **aims}
+    few = rg.select(X, 5, refine=True, **asked)
+    greedy = rg.select(X, 5, **asked)
+    many = rg.select(rg.Moments.of(X), 5, refine=True, **asked)
+    np.testing.assert_array_equal(few.columns, many.columns)
+    assert few.last_loss == pytest.approx(many.last_loss)
+    assert few.last_loss <= greedy.last_loss
+    assert aims or few.last_loss < greedy.last_loss
+    assert rg.refine(greedy).after == pytest.approx(few.last_loss)
+
+
+def test_an_estimator_swaps_few_rows(no_gram):
+    X = data(6)
+    fitted = rg.RGCSS(5, center=True, refine=True, effort=1).fit(X)
+    picked = rg.select(X, 5, center=True, refine=True, effort=1)
+    np.testing.assert_array_equal(fitted.selected_, picked.columns)
+    A = X - X.mean(axis=0)
+    C = A[:, fitted.selected_]
+    np.testing.assert_allclose(fitted.coef_, np.linalg.solve(C.T @ C + np.eye(5), C.T @ A), rtol=1e-7, atol=1e-9)
+
+
+def test_what_reads_the_whole_gram_of_few_rows_still_may():
+    X = data(7)[:20, :25]
+    groups = [[0, 1], [2, 3]]
+    proved = rg.select(X, 2, center=True, exact=True)
+    assert proved.certificate is not None
+    assert proved.last_loss == pytest.approx(rg.select(rg.Moments.of(X), 2, center=True, exact=True).last_loss)
+    few, many = (rg.select(one, 4, center=True, refine=True, column_groups=groups) for one in (X, rg.Moments.of(X)))
+    np.testing.assert_array_equal(few.columns, many.columns)
+
+
 def test_gaps_and_too_many_folds(no_gram):
     X = data(5)
     X[7, 3] = np.nan

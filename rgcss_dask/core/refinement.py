@@ -179,6 +179,11 @@ class _Ground:
         mask[:, columns] = False
         return mask
 
+    def _allows(self, columns: Index, place: int) -> bool:
+        """Say whether one of these columns may stand beside the others, after other swaps of the same sweep."""
+        mask = self._aims.allowed(np.delete(columns, place), self._candidates)
+        return bool(mask[columns[place]])
+
     def descend(self, columns: Index, pool: Pool) -> Optimum:
         """Swap picks until no swap lowers the loss, or the maximum number of sweeps is reached."""
         return self._exchange_groups(columns) if self._aims.column_groups else self._exchange_columns(columns, pool)
@@ -212,7 +217,7 @@ class _Ground:
                 trial = columns.copy()
                 trial[place] = column
                 loss, rounding = self._weighed(trial)
-                if loss < after - BETTER * after - resolved and self.allowed(columns)[place, column]:
+                if loss < after - BETTER * after - resolved and self._allows(trial, place):
                     columns, after, resolved, swaps, settled = trial, loss, rounding, swaps + 1, False
                 else:
                     failed += 1
