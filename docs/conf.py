@@ -68,6 +68,7 @@ ARGUMENTS = {
     "03_on_a_cluster.py": ["100000"],
     "06_gene_panel.py": ["10000", "500"],
     "08_many_columns.py": ["4000", "3000", "16"],
+    "11_downstream.py": ["20000"],
 }
 EXAMPLES = HERE / "_examples"
 EXAMPLES.mkdir(exist_ok=True)

@@ -108,3 +108,14 @@ def test_bands_of_an_image(capsys, tmp_path):
     assert not np.isin(found["signal behind the noise"].columns, noisy).any()
     assert "what tells 4 classes apart" in capsys.readouterr().out
     assert (tmp_path / "bands.png").stat().st_size > 10_000
+
+
+def test_downstream():
+    found = run("11_downstream.py", 3000)
+    assert found[16]["classify"].picked.score > found[4]["classify"].picked.score
+
+
+def test_neurons():
+    found = run("12_neurons.py", 64)
+    assert found["picked"][0] > found["random"][0]
+    assert found["picked"][-1] > 0.85
