@@ -18,6 +18,7 @@ from rgcss_dask.core.noise import Differences, merged_differences
 from rgcss_dask.core.precision import EPS, ROUNDING, faint
 from rgcss_dask.core.triangle import Array, add_outer
 from rgcss_dask.core.words import counted, listed
+from rgcss_dask.runtime.page_pool import empty_sums
 
 # Rounding is far below this share of the squares, unless they were lost.
 LOST = 0.01
@@ -444,8 +445,8 @@ def _merge_numbers(a: Moments, b: Moments, sign: float = 1.0, overwrite: bool = 
 
 
 def _room(a: Moments, overwrite: bool) -> Array:
-    """Return a matrix for a sum: that of the first summand if it may be overwritten."""
-    return a.product if overwrite and a.product.flags.writeable else np.empty_like(a.product)
+    """Return a matrix for a sum: that of the first summand if it may be overwritten, else one that a pass has kept."""
+    return a.product if overwrite and a.product.flags.writeable else empty_sums(a.product.shape)
 
 
 def shape_of(name: str, height: int, n: int) -> tuple[int, ...]:
