@@ -228,7 +228,7 @@ def test_mistakes_are_told(made, tmp_path):
         (
             {"batches": [made.tensor(1e6 * rows(3))], "layers": "first"},
             ValueError,
-            "layer first: .* do not fit into float16",
+            "layer first: values must fit into float16; they go up to",
         ),
         ({"model": made.of(lambda x: x.sum(axis=1)), "layers": "layer"}, TypeError, r"layer gives \w+ of shape \(3,\)"),
     ):
