@@ -236,7 +236,7 @@ def test_mistakes_are_told(made, tmp_path):
             run(**options)
         assert not (tmp_path / "a.zarr").exists()
     (tmp_path / "a.zarr").mkdir()
-    with pytest.raises(FileExistsError, match="is there already"):
+    with pytest.raises(FileExistsError, match="exists already"):
         run()
 
 
