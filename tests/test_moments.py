@@ -1,4 +1,6 @@
 import sys
+import tracemalloc
+from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
 
@@ -173,7 +175,7 @@ def test_what_stands_in_rows_of_no_weight_costs_no_digits(dtype, mean, rtol):
 
 def test_a_name_of_several_columns_is_refused():
     moments = Moments.of(np.eye(3), names=["a", "b", "a"])
-    with pytest.raises(ValueError, match=r"2 are called 'a'\. Give the index"):
+    with pytest.raises(ValueError, match=r"2 columns are called 'a'\. Give the index"):
         moments.take(["a"])
     assert moments.take(["b"]).n == 1
 
@@ -463,3 +465,23 @@ def test_sparse_rows_are_multiplied_in_tiles_by_any_number_of_threads(density):
     X = np.asarray(rows)
     expected = (X.T * np.arange(300.0)) @ X
     np.testing.assert_allclose(products[0].gram(), expected, rtol=1e-12, atol=1e-12 * expected.max())
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_whole_numbers_and_others_are_merged_in_the_memory_of_the_first(turned):
+    n = 300
+    rng = np.random.default_rng(5)
+    X = rng.integers(1000, 1100, size=(40, n)).astype(np.float64), rng.normal(3.0, 1.0, size=(50, n))
+    parts = [Moments.of(rows) for rows in (X[::-1] if turned else X)]
+    assert sorted(part.exact for part in parts) == [False, True]
+    whole = parts[0].merge(parts[1])
+    copies = [replace(part, product=part.product.copy()) for part in parts]
+    tracemalloc.start()
+    merged = copies[0].merge(copies[1], overwrite=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.8 * merged.product.nbytes  # no matrix beside the two
+    assert merged.product is copies[0].product
+    for name in ("product", "total", "shift", "rounding"):
+        np.testing.assert_array_equal(getattr(merged, name), getattr(whole, name))
+    np.testing.assert_allclose(merged.scatter, np.cov(np.concatenate(X).T, bias=True) * 90, rtol=1e-9, atol=1e-6)

@@ -16,7 +16,7 @@ from rgcss_dask.core.missing import plain
 from rgcss_dask.core.names import column_indices
 from rgcss_dask.core.noise import Differences, merged_differences
 from rgcss_dask.core.precision import EPS, ROUNDING, faint
-from rgcss_dask.core.triangle import Array, add_outer
+from rgcss_dask.core.triangle import Array, add_moved, add_outer
 from rgcss_dask.core.words import counted, listed
 from rgcss_dask.runtime.page_pool import empty_sums
 
@@ -365,16 +365,23 @@ class Moments:
         """Add (or with ``sign=-1`` subtract) the rows of ``other``, names and parts aside."""
         return _merge_numbers(self, other, sign, overwrite)
 
-    def _near(self, point: Array) -> Moments:
+    def _near(self, point: Array, *, overwrite: bool = False) -> Moments:
         """Move exact moments to the integers nearest to ``point``; every number stays an exact integer."""
-        shift = np.rint(point)
-        d = shift - self.shift
+        moved, moves = self._moves_near(point)
+        if moves:
+            product = self.product if overwrite and self.product.flags.writeable else np.array(self.product)
+            add_outer(product, moves)
+            kernels.mirror(product)
+            moved = replace(moved, product=product)
+        return moved
+
+    def _moves_near(self, point: Array) -> tuple[Moments, list[tuple[Array, Array]]]:
+        """Return the same but for the product, and the outer products that must still be added to it."""
+        d = np.rint(point) - self.shift
         if not d.any():
-            return self
-        product = np.array(self.product)
-        add_outer(product, [(d, self.weight * d - self.total), (self.total, -d)])
-        kernels.mirror(product)
-        return replace(self, shift=shift, total=self.total - self.weight * d, product=product)
+            return self, []
+        moved = replace(self, shift=self.shift + d, total=self.total - self.weight * d)
+        return moved, [(d, self.weight * d - self.total), (self.total, -d)]
 
     def _check_same_columns(self, other: Moments, verb: str) -> None:
         if self.KIND != other.KIND:
@@ -432,10 +439,12 @@ def _merge_numbers(a: Moments, b: Moments, sign: float = 1.0, overwrite: bool = 
         if is_within(weight, a.shift, total, combine(a.squares, near.squares)):
             product = combine(a.product, near.product, out=_room(a, overwrite))
             return Moments(rows, weight, a.shift, total, product, a.rounding, True, dropped)
-    a, b = (side._near(side.mean) if side.exact else side for side in (a, b))
+    a = a._near(a.mean, overwrite=overwrite) if a.exact else a
+    b, moves = b._moves_near(b.mean) if b.exact else (b, [])  # its product is moved on the way
     terms, (weight, shift, total) = common_shift((a.weight, a.shift, a.total), (b.weight, b.shift, b.total), sign)
-    before = a.squares + b.squares + sum(np.abs(u * v) for u, v in terms)
-    product = combine(a.product, b.product, out=_room(a, overwrite))
+    before = a.squares + b.squares + sum(u * v for u, v in moves) + sum(np.abs(u * v) for u, v in terms)
+    product = _room(a, overwrite)
+    add_moved(a.product, b.product, moves, product, sign=sign)
     add_outer(product, terms)
     kernels.mirror(product)
     # What was added is known as well as its parts; what was subtracted, no better than what was there.

@@ -39,6 +39,21 @@ def add_outer(G: Array, terms: list[tuple[Array, Array]]) -> None:
         G[start:stop, :stop] += U[start:stop] @ V[:, :stop]
 
 
+def add_moved(A: Array, B: Array, moves: list[tuple[Array, Array]], out: Array, *, sign: float) -> None:
+    """Put A + B, or A - B, into the lower triangle of ``out``, with the outer products u v' added to B first.
+
+    A band of rows at a time: where B is moved to another shift, it need not be copied whole.
+    """
+    combine = np.add if sign > 0 else np.subtract
+    for start in range(0, len(A), BAND):
+        rows = slice(start, min(start + BAND, len(A))), slice(min(start + BAND, len(A)))
+        band = B[rows]
+        if moves:
+            U = np.stack([u[rows[0]] for u, _ in moves], axis=1)
+            band = band + U @ np.stack([v[rows[1]] for _, v in moves])
+        combine(A[rows], band, out=out[rows])
+
+
 def add_products(X: Array, G: Array, rows: slice, columns: slice, *, weighted: Array | None = None) -> None:
     """Add X'X to one tile of G, on the diagonal to the lower triangle only; or X'Y, with Y the rows times weights.
 
