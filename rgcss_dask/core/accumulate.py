@@ -1,4 +1,4 @@
-"""Rows in, sums out: blocks are converted, shifted and multiplied in fixed buffers and added up in place."""
+"""Sums of products: blocks of rows are converted, shifted, multiplied in fixed buffers and added in place."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.core.triangle import Array, add_outer
 from rgcss_dask.runtime.page_pool import empty_sums
 
-# A mean whose square is so many variances costs the product sum one digit of sixteen: move the shift.
+# If a squared mean is this many times the variance, the sum of products loses one digit of sixteen: move the shift.
 DRIFT = 16.0
-# Rows are multiplied as they are only where that costs no more than a bit.
+# Rows are multiplied without a shift only where that costs at most one bit.
 UNSHIFTED = 1.0
 EPS_SINGLE = float(np.finfo(np.float32).eps)
-# Rows looked at to judge where a block lies and how wide it spreads.
+# Rows sampled to estimate the mean and spread of a block.
 SAMPLE = 64
 
 Numbers = tuple[int, float, Array, Array, Array, Array, bool]  # rows, weight, shift, total, product, rounding, exact
@@ -42,9 +42,9 @@ ShiftedSums = tuple[float, Array, Array]  # weight, shift, total
 
 
 class Accumulator:
-    """Sums in the making: blocks of rows are added in place, in one n x n matrix and fixed buffers.
+    """Unfinished sums: blocks of rows are added in place, in one n x n matrix and fixed buffers.
 
-    While all values are small integers, of whatever type, the sums are those integers, about a constant.
+    While all values are small integers, of whatever type, the sums are exact integers about an integer shift.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Accumulator:
         threads: int = 1,
         beside: Accumulator | None = None,
     ) -> None:
-        """Start with no rows; ``beside`` another accumulator of the same kind of rows, share its buffers.
+        """Start without rows; ``beside`` is another accumulator of rows of the same kind, whose buffers are shared.
 
-        ``threads`` divide the tiles of a large matrix among them, with BLAS at one thread each.
+        ``threads`` threads share the tiles of a large matrix, with BLAS at one thread in each.
         """
         self._work: _Work = _Work(n, dtype, precision, threads) if beside is None else beside._work
         self._rows = 0
@@ -67,15 +67,15 @@ class Accumulator:
         self._total = np.zeros(n)
         self._product: Array = empty_sums((n, n))
         self._product.fill(0.0)
-        self._rounding = np.zeros(n)  # what of the sums of squares may be rounding
-        self._whole = True  # sums of integers about integers
+        self._rounding = np.zeros(n)  # bound on the rounding error of the sums of squares
+        self._whole = True  # whether sums and shift are integers
 
     def add(
         self, block: NDArray[Any] | SparseRows, weights: NDArray[Any] | None = None, *, also: Sequence[Accumulator] = ()
     ) -> None:
-        """Add the rows of a block; a value that is not finite is a `NotFiniteError` that gives its place.
+        """Add the rows of a block; a value that is not finite raises a `NotFiniteError` with its place.
 
-        ``also`` names further accumulators, which get the same rows for an addition instead of a product.
+        The product is computed once and also added to the accumulators in ``also``.
         """
         targets = (self, *also)
         self._work.add(block, weights, targets)
@@ -84,11 +84,11 @@ class Accumulator:
 
     @property
     def kernels(self) -> set[str]:
-        """By what the products of the rows were made."""
+        """Names of the methods that computed the products."""
         return self._work.used
 
     def numbers(self) -> Numbers:
-        """Hand over what was added; the accumulator must not be used after."""
+        """Return the sums; the accumulator must not be used afterwards."""
         if not np.all(np.isfinite(np.diagonal(self._product))):
             column = int(np.flatnonzero(~np.isfinite(np.diagonal(self._product)))[0])
             raise OverflowError(f"the sum of squares of column {column} exceeds the range of {self._work.way_out}.")
@@ -100,7 +100,7 @@ class Accumulator:
         return self._rows, self._weight, self._shift, self._total, self._product, self._rounding, exact
 
     def _move(self, shift: Array, *, rounds: bool = True) -> None:
-        """Put the sums about another shift: Q about c + d is Q + w d d' - s d' - d s'."""
+        """Change the shift: Q about c + d is Q + w d d' - s d' - d s'."""
         d = shift - self._shift
         if rounds:
             self._round()
@@ -110,7 +110,7 @@ class Accumulator:
         self._shift = shift
 
     def _to_integers_near_mean(self) -> None:
-        """Make the sums as small as they can be, and whole."""
+        """Move the shift to the integers nearest to the mean, where sums are smallest and still integers."""
         if self._weight > 0:
             self._move(np.rint(self._shift + self._total / self._weight), rounds=False)
 
@@ -120,23 +120,23 @@ class Accumulator:
             self._whole = False
 
     def _stay_exact(self) -> None:
-        """Keep sums of squares within what float64 holds, as long as their spread allows."""
+        """Move the shift when sums of squares come near the largest integer that float64 holds exactly."""
         if self._whole and np.any(np.diagonal(self._product) > EXACT_SQUARES / 2):
             self._to_integers_near_mean()
 
     def _take(self, weight: float, shift: Array, total: Array) -> None:
-        """Count in a block whose products were added about ``shift``."""
+        """Count a block whose products were added about ``shift``."""
         if weight == 0:
             return
         if self._weight == 0:
             self._shift, self._total = shift, total
         elif np.array_equal(shift, self._shift):
             self._total = self._total + total
-        elif self._whole:  # as of all before, the products are moved from integers to integers
+        elif self._whole:  # like all blocks before, move the products from one integer shift to another
             d = self._shift - shift
             add_outer(self._product, [(d, weight * d - total), (total, -d)])
             self._total = self._total + (total - weight * d)
-        else:  # the sums now in the matrix are about two shifts: put both about the common mean
+        else:  # the matrix now holds sums about two shifts: move both to the common mean
             terms, (_, self._shift, self._total) = common_shift(
                 (self._weight, self._shift, self._total), (weight, shift, total)
             )
@@ -145,35 +145,35 @@ class Accumulator:
         self._weight += weight
 
     def _round(self) -> None:
-        """Note the rounding of the sums as they are, before what is moved makes them smaller."""
+        """Record the rounding error of the sums before a move makes them smaller."""
         np.maximum(self._rounding, self._work.rounding * np.diagonal(self._product), out=self._rounding)
 
 
 class _Work:
-    """How rows are multiplied: as integers while all of them are small ones, from then on as floats."""
+    """The method of multiplication: integer products while all values are small integers, floating point afterwards."""
 
     def __init__(self, n: int, dtype: np.dtype[Any], precision: str, threads: int) -> None:
         check_real(dtype)
         self._kind = (n, dtype, precision, threads)
         self._integers = IntegerProducts(n, dtype, threads) if may_be_small(dtype) else None
         self._floats = None if self._integers is not None else _Floats(*self._kind)
-        self._pool = ThreadPoolExecutor(threads, "rgcss-sparse") if threads > 1 else None  # begins threads when used
+        self._pool = ThreadPoolExecutor(threads, "rgcss-sparse") if threads > 1 else None  # starts threads when used
         self.offset = np.full(n, 0.0 if self._integers is None else self._integers.offset)
-        self.used: set[str] = set()  # by what products were made
+        self.used: set[str] = set()  # names of the methods used
 
     @property
     def resolution(self) -> float:
-        """Share of a mean below which a spread is rounding of the values."""
+        """Spread, as a share of the mean, below which it is rounding of the values."""
         return 0.0 if self._floats is None else self._floats.resolution
 
     @property
     def rounding(self) -> float:
-        """Share of a sum of squares that may be rounding of the sums."""
+        """Rounding error of a sum of squares, as a share of it."""
         return ROUNDING if self._floats is None else self._floats.rounding
 
     @property
     def way_out(self) -> str:
-        """In what sums may overflow, and what helps."""
+        """The type of the sums that may overflow, and the remedy, for an error message."""
         return "float64; divide the weights by a constant first" if self._floats is None else self._floats.way_out
 
     def add(
@@ -229,10 +229,10 @@ class _Work:
 
 
 class _Floats:
-    """Rows of any other kind, about a shift near enough to the mean that centring costs no digits.
+    """Products of rows that are not small integers, about a shift so near the mean that centring loses no digits.
 
-    That is the shift of the blocks before, at first zero, so that adding needs no move, nor even a copy of the rows,
-    unless the data lie elsewhere.
+    The shift is that of the previous block, at first zero. Adding a block then needs no move of the sums, and no copy
+    of the rows either, unless their mean is too far from the shift.
     """
 
     def __init__(self, n: int, dtype: np.dtype[Any], precision: str, threads: int) -> None:
@@ -244,16 +244,16 @@ class _Floats:
         self.resolution, self.rounding = resolution(dtype), ULPS * float(np.finfo(work).eps)
         self._buffer: NDArray[Any] = empty_sums((self._rows, n), work)
         self._ones: NDArray[Any] = np.ones(self._rows, work)
-        self._shift: NDArray[Any] = np.zeros(n, work)  # that of the last block
+        self._shift: NDArray[Any] = np.zeros(n, work)  # of the previous block
         self._tiles = triangle.Tiles(n, threads)
 
     def add(self, block: NDArray[Any], weights: Array | None, targets: Sequence[Accumulator]) -> None:
-        """Add the products of the rows to every target, in pieces of one size, because short ones are slow."""
+        """Add the products of the rows to every target, in pieces of equal size, because short pieces are slow."""
         rows = len(block)
         step = -(-rows // -(-rows // self._rows)) if rows else 1
         for start in range(0, rows, step):
             try:
-                # Whatever is not finite is found, and its place given, by the kernel itself.
+                # The kernel itself finds values that are not finite and gives their place.
                 with np.errstate(invalid="ignore", over="ignore"):
                     w = None if weights is None else weights[start : start + step]
                     self._add_piece(block[start : start + step], w, targets)
@@ -269,7 +269,7 @@ class _Floats:
             raise_not_finite(piece)
         limit = DRIFT if self._shift.any() else UNSHIFTED
         if _has_drifted(X, total / weight, self._shift, limit, None if weights is None else weight):
-            # In the buffer's own precision, so that what is subtracted is what is recorded.
+            # In the precision of the buffer, so that the recorded shift equals the subtracted one.
             self._shift = (self._shift + total / weight).astype(X.dtype)
             X, total = self._shifted(piece, weights)
         if X.dtype == np.float32 and any(_loses_squares(X, target._product) for target in targets):
@@ -282,9 +282,9 @@ class _Floats:
                 target._rounding[low] += len(X) * TINY * X[:, low].any(axis=0)
 
     def _shifted(self, piece: NDArray[Any], weights: Array | None) -> tuple[NDArray[Any], Array]:
-        """Return the rows less the shift, each times the root of its weight, and their weighted sum.
+        """Return the rows less the shift, times the square root of their weights, and their weighted sum.
 
-        In the buffer, or as they are where there is nothing to do.
+        The rows are written to the buffer, or returned without a copy if nothing changes them.
         """
         X = self._buffer[: len(piece)]
         as_it_is = piece.dtype == X.dtype and piece.flags.c_contiguous and piece.flags.aligned
@@ -298,12 +298,12 @@ class _Floats:
 def _add_sparse(
     block: SparseRows, weights: Array | None, whole: bool, targets: Sequence[Accumulator], pool: Executor | None
 ) -> bool:
-    """Add products about zero, unless a column lies so far from it that centring would cost digits."""
+    """Add products about zero; return False if a column is so far from zero that centring would lose digits."""
     w = np.ones(len(block)) if weights is None else weights
     weight = float(w.sum())
     total, squares = block.sums(w)
     if not np.all(np.isfinite(squares)):
-        return False  # the dense way finds the place
+        return False  # the dense method finds the place
     if weight > 0:
         mean = total / weight
         if not whole and np.any(mean**2 > DRIFT * np.maximum(squares / weight - mean**2, 0.0)):
@@ -316,7 +316,7 @@ def _add_sparse(
 
 
 def _loses_squares(X: NDArray[Any], product: Array) -> bool:
-    """Tell whether squares of X are lost in its precision that count beside those already in the product."""
+    """Tell whether squares underflow in the precision of X that would count beside those already in the product."""
     smallest = faint(X.dtype)
     low = np.diagonal(product) < smallest / EPS_SINGLE
     if not low.any():
@@ -328,7 +328,7 @@ def _loses_squares(X: NDArray[Any], product: Array) -> bool:
 def _has_drifted(X: NDArray[Any], d: Array, shift: NDArray[Any], limit: float, weight: float | None) -> bool:
     """Tell whether the mean d of the shifted rows is so far from 0 that a product about 0 loses digits.
 
-    With a ``weight``, the sum of the weights, X holds each row times the root of its own.
+    If ``weight``, the sum of the weights, is given, each row of X is multiplied by the square root of its own weight.
     """
     rounding = 4 * np.finfo(X.dtype).eps * np.abs(shift)
 
@@ -336,10 +336,10 @@ def _has_drifted(X: NDArray[Any], d: Array, shift: NDArray[Any], limit: float, w
         variance = np.einsum("ij,ij->j", rows, rows) / weight - mean**2
         return bool(np.any(d**2 > limit * np.maximum(variance, 0.0) + rounding**2))
 
-    if weight is not None:  # a few rows may be just those that weigh nothing
+    if weight is not None:  # all rows in a sample may have weight 0
         return far(X, d, weight)
-    # A few rows decide for most blocks. Among many columns some look narrow in a sample by chance, and a sample
-    # misses rare values: where the sample says far, all rows are looked at.
+    # A sample decides for most blocks. Among many columns some have a small spread in the sample by chance, and a
+    # sample misses rare values: if the sample has drifted, all rows are tested.
     few = X[:: max(1, len(X) // SAMPLE)]
     return far(few, few.mean(axis=0), len(few)) and far(X, d, len(X))
 
@@ -361,51 +361,51 @@ class NotFiniteError(ValueError):
         return type(self), (self.row, self.column, self.value, self.where, self.name)
 
     def at(self, where: str, names: Sequence[str] | None) -> NotFiniteError:
-        """Return the same error with where the rows are, and the name of the column."""
+        """Return the same error with the address of the rows and the name of the column."""
         return NotFiniteError(self.row, self.column, self.value, where, None if names is None else names[self.column])
 
 
 def is_single(dtype: np.dtype[Any], precision: str) -> bool:
-    """Tell whether rows are multiplied in single precision because the caller asked for that."""
+    """Tell whether rows are multiplied in single precision because the caller asked for it."""
     return precision == "single" and dtype.kind == "f" and dtype.itemsize <= 4
 
 
 def block_rows(n: int, dtype: np.dtype[Any], precision: str = "double") -> int:
-    """Rows multiplied at once: in single precision so few that little is lost."""
+    """Return the number of rows multiplied at once: in single precision few, so that little accuracy is lost."""
     return EXACT_ROWS if is_exact(dtype) or is_single(dtype, precision) else double_rows(n)
 
 
 def buffer_bytes(n: int, dtype: np.dtype[Any], precision: str, *, threads: int, shared: bool) -> int:
-    """Bytes of the buffers of an accumulator; ``shared`` if several get the same products."""
+    """Return the bytes of the buffers of an accumulator; ``shared`` if several accumulators get the same products."""
     integers = integer_bytes(n, dtype, threads=threads) if may_be_small(dtype) else 0
     if is_exact(dtype):
         return integers
     single = is_single(dtype, precision)
     tiles = threads if single or shared else 0
     floats = (4 if single else 8) * (tiles * min(n, triangle.TILE) ** 2 + n * block_rows(n, dtype, precision))
-    return max(integers, floats)  # never both: floats take over when rows are no small integers any more
+    return max(integers, floats)  # never both at once: the buffer for floats is used only after integers were left
 
 
 def is_whole(value: object) -> bool:
-    """Tell whether something is a whole number, of Python or of NumPy; not 2.0, and not True."""
+    """Tell whether something is a whole number, of Python or of NumPy; False for 2.0 and for True."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def checked_rows(rows: Any) -> int:
-    """Return the number of rows of a sketch, or say what it must be."""
+    """Return the number of rows of a sketch, or raise an error with the rule."""
     if not is_whole(rows) or rows < 1:
         raise ValueError(f"a sketch must have a whole number of rows, 1 or more; got {rows!r}.")
     return int(rows)
 
 
 def check_real(dtype: np.dtype[Any]) -> None:
-    """Refuse what is not a matrix of real numbers."""
+    """Refuse anything but a matrix of real numbers."""
     if dtype.kind not in "biuf":
         raise WrongKindError(f"values must be real numbers (bool, integer or float); got dtype {dtype}.")
 
 
 def checked_weights(weights: ArrayLike, rows: int) -> NDArray[Any]:
-    """Return row weights as an array, or say what is wrong with them."""
+    """Return row weights as an array, or raise an error that states what is wrong with them."""
     w = plain(weights)
     check_real(w.dtype)
     if w.shape != (rows,):
@@ -418,7 +418,7 @@ def checked_weights(weights: ArrayLike, rows: int) -> NDArray[Any]:
 
 
 def raise_not_finite(piece: NDArray[Any]) -> None:
-    """Say where a value is not finite, given rows in which a sum is not."""
+    """Raise the error with the place of a value that is not finite, given rows whose sum is not finite."""
     bad = np.argwhere(~np.isfinite(piece))
     if len(bad) == 0:
         raise OverflowError("the sum of a column exceeds the range of float64; divide the data by a constant first.")
@@ -427,7 +427,7 @@ def raise_not_finite(piece: NDArray[Any]) -> None:
 
 
 def common_shift(a: ShiftedSums, b: ShiftedSums, sign: float = 1.0) -> tuple[list[tuple[Array, Array]], ShiftedSums]:
-    """Return the outer products that put both product sums about the common mean, and the merged sums.
+    """Return the outer products that move both product sums to the common mean, and the merged sums.
 
     Moving a sum Q about c to c + d adds w d d' - s d' - d s'. Chan, Golub and LeVeque (1983) for s = 0.
     """

@@ -1,4 +1,4 @@
-"""Sketches of rows with gaps, from which gaps are filled with means after one pass that could not know them."""
+"""Sketches of rows with gaps: one pass, after which the gaps are filled with the column means."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GappySketch(Sketch):
-    """A sketch of rows with gaps, which count as nothing about the shift, beside one of the gaps themselves."""
+    """A sketch of rows in which gaps count as the shift, with a sketch of the positions of the gaps."""
 
     gaps: Array = field(kw_only=True)  #: (d, n) sketch of the rows with 1 at a gap and 0 elsewhere
     missing: Array = field(kw_only=True)  #: (n,) weight of the gaps
@@ -38,7 +38,7 @@ class GappySketch(Sketch):
         return self.shift + self.total / present
 
     def about(self, shift: Array) -> GappySketch:
-        """Put the sums about another shift; gaps stay nothing."""
+        """Change the shift; gaps still count as the shift."""
         d, present = shift - self.shift, self.weight - self.missing
         if not d.any():
             return self
@@ -49,7 +49,7 @@ class GappySketch(Sketch):
         )
 
     def fill(self, mean: Array) -> Sketch:
-        """Return the sketch of the rows with every gap set to ``mean``, that of these rows or of more."""
+        """Return the sketch of the rows with every gap set to ``mean``, the mean of these rows or of more rows."""
         own = self.about(np.where(self.weight > self.missing, self.shift, mean))
         e = mean - own.shift
         squares = own.column_squares + own.missing * e**2
@@ -68,7 +68,7 @@ class GappySketch(Sketch):
 
 
 class GappySums:
-    """A sketch with gaps in the making."""
+    """An unfinished sketch of rows with gaps."""
 
     def __init__(self, n: int, dtype: np.dtype[Any], rows: int, seed: int) -> None:
         self._n, self._dtype = n, dtype
@@ -76,7 +76,7 @@ class GappySums:
         self._gaps = SketchSums(n, np.dtype(np.bool_), rows, seed)
 
     def add(self, block: NDArray[Any] | SparseRows, numbers: RowNumbers, weights: NDArray[Any] | None = None) -> None:
-        """Add rows; an infinity is a `NotFiniteError` that gives its place in the block."""
+        """Add rows; an infinity raises a `NotFiniteError` that gives its place in the block."""
         if len(block) == 0:
             return
         filled, gap = self._of_sparse(block) if isinstance(block, SparseRows) else self._of_dense(block)
@@ -100,7 +100,7 @@ class GappySums:
         return X, gap
 
     def finished(self) -> Moments:
-        """Hand over what was added."""
+        """Return the sketch."""
         values, gaps = self._values.finished(), self._gaps.finished().about(np.zeros(self._n))
         known = {name: getattr(values, name) for name in ("rows", "weight", "shift", "total", "product", "rounding")}
         known |= {"column_squares": values.column_squares, "ones": values.ones, "seed": values.seed}

@@ -1,4 +1,4 @@
-"""Bytes and rows: where a pass is cut into spans, how their results are merged, and what fits in memory."""
+"""The plan of a pass: how rows are cut into spans, how results are merged, and how much memory this needs."""
 
 from __future__ import annotations
 
@@ -16,60 +16,61 @@ from rgcss_dask.core.integers import LIBRARY, may_be_small
 
 Cuts = NDArray[np.int64]
 
-SPAN_BYTES = 2**28  # of data in a span, so that a lost one is soon read again
-SPAN_ROWS = 2**15  # of 8 bits at least, so that making and merging an n x n matrix is a few per cent of the work
-SKETCH_SPAN = 16  # times the bytes of its sketch, at least
-SPAN_COUNT = 32  # at least, if the rows allow it, so that threads stay busy and progress is seen
-SPAN_LIMIT = 2**12  # at most; with the merges, a graph of under 10,000 tasks
-READ_BYTES = 2**22  # asked of the store at once
-# The same where sparse rows are added to a sketch: they go all over it, so that many are to share each visit.
+SPAN_BYTES = 2**28  # bytes of data in a span, so that a lost span is soon read again
+# Rows of a span at 8 bits a value, at least: making and merging an n x n matrix is then a few per cent of the work.
+SPAN_ROWS = 2**15
+SKETCH_SPAN = 16  # bytes of a span, at least, as a multiple of the bytes of its sketch
+SPAN_COUNT = 32  # spans, at least, if the rows allow it, so that all threads have work and progress is visible
+SPAN_LIMIT = 2**12  # spans, at most: together with the merges, the graph has fewer than 10,000 tasks
+READ_BYTES = 2**22  # bytes of one read
+# Bytes of one read of sparse rows for a sketch: they write all over the sketch, so many rows should share a visit.
 SPARSE_BYTES = 2**26
-SKETCH_ROWS = 2**4  # the same where rows are added to a sketch, which has no products
-BAND_ROWS, BAND_BYTES = 2**6, 2**26  # the same, at least, for products of some candidates with very many columns
-CELL_ROWS = 2**10  # read at once, at least, for each part kept apart, so that its products stay large
-# A checkpoint takes about as long as the products of 1,000 rows: a few per cent of this many.
+SKETCH_ROWS = 2**4  # rows of one read for each part kept apart, at least, for a sketch, which has no products
+BAND_ROWS, BAND_BYTES = 2**6, 2**26  # the same for a band, if rows are very long: this many rows, and this many bytes
+CELL_ROWS = 2**10  # rows of one read for each part kept apart, at least, so that products are fast
+# Rows between checkpoints: saving one takes about as long as the products of 1,000 rows, a few per cent of these.
 SAVE_ROWS = 2**15
-SAVE_FILES = 8  # checkpoints that are put together in one
-# Results merged one after another: few of spans, because a worker that reads lets a merge wait; more of those above.
+SAVE_FILES = 8  # checkpoints that are merged into one
+# Results merged one after another: few at the level of spans, because a merge waits while its worker reads; more above.
 FAN, HIGH_FAN = 4, 32
-# Results of this size are merged one after another, so many in a run, by a process that reads one span at a time: then
-# two of them are alive, one more for each level of runs, and not ten.
+# Results of this many bytes are merged in a chain: a process reads one span at a time and merges runs of up to LONG_RUN
+# results one after another. Two results are then alive, and one more for each level of runs, instead of ten.
 CHAIN_BYTES, LONG_RUN = 2**29, 128
-# The store's bytes, the decoded chunk and the rows put together from it, measured for Zarr; and where a read waits for
-# a network, the rows before it, which are multiplied meanwhile.
+# Copies held during a read, measured for Zarr: the stored bytes, the decoded chunk and the rows assembled from it. The
+# fourth copy is the previous read, which is multiplied while the next one waits for a network.
 READ_COPIES = 4
-UNEVEN = 1.25  # of a fold's share of some thousand rows, at most
-SQUARES = 32  # n x n matrices that a pass with folds and groups may need: fewer that do not fit are too many columns
-TILE_THREADS = 16  # at most, for one span
-OVERHEAD = 56 * 2**20  # graph, thread stacks, compiled kernels and what the allocator keeps; measured: 52 MB
+UNEVEN = 1.25  # rows of the largest fold among some thousand rows, at most, as a multiple of the mean
+SQUARES = 32  # if memory holds fewer n x n matrices than this, too many columns are the reason why a pass does not fit
+TILE_THREADS = 16  # threads for one span, at most
+OVERHEAD = 56 * 2**20  # bytes of the graph, thread stacks, compiled kernels and the allocator; measured: 52 MB
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What the plan may depend on, so that every machine cuts the same rows in the same places."""
+    """What the plan of a pass depends on, so that every machine cuts the same rows in the same places."""
 
     rows: int
     columns: int
     dtype: np.dtype[Any]
-    cuts: Cuts  # first and last row, and each row in between where a read may begin
-    whole: bool = False  # a span is read at once, as a block of a Dask array is
-    sparse_bytes: int = 0  # of a row on average, where rows are read as sparse ones; 0: they are dense
-    beside: int | None = None  # bytes held beside rows where one chunk after another is decoded into its place
-    masked: bool = False  # only some rows count
+    cuts: Cuts  # first row, end of the last row, and each row between them where a read may begin
+    whole: bool = False  # whether a span is read at once, as a block of a Dask array is
+    sparse_bytes: int = 0  # mean bytes of a row that is read as a sparse one; 0 for dense rows
+    beside: int | None = None  # bytes held beside the rows if chunks are decoded one after another into their place
+    masked: bool = False  # whether a mask selects rows
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row as it is stored."""
+        """Bytes of one dense row."""
         return max(1, self.columns * self.dtype.itemsize)
 
     def bytes_read(self, options: Options) -> int:
-        """Bytes of one row as it is read; only sketches are sure to take sparse rows as they are."""
+        """Bytes of one row as it is read; only sketches always take sparse rows without making them dense."""
         return self.sparse_bytes if self.sparse_bytes and options.sketch is not None else self.row_bytes
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is done with the rows, wherever they are."""
+    """How the rows are processed, independent of their source."""
 
     folds: int = 0
     groups: int = 0
@@ -77,55 +78,55 @@ class Options:
     fraction: float | None = None
     nan: str = "raise"
     precision: str = "double"
-    checksum: bool = False  # of what is read, kept to recognise it later
-    noise: bool = False  # look at differences of neighbouring rows
-    group_rows: int | None = None  # that the groups divide, from row 0; later rows make further groups of that size
-    candidates: tuple[int, ...] | None = None  # columns whose products with all are added up; None: all columns
-    sketch: int | None = None  # rows of a sketch that takes the place of products
+    checksum: bool = False  # keep a checksum of the rows of each span
+    noise: bool = False  # sum the squared differences of neighbouring rows
+    group_rows: int | None = None  # the groups divide rows 0 to this; later rows make further groups of that size
+    candidates: tuple[int, ...] | None = None  # columns whose products with all columns are summed; None: all
+    sketch: int | None = None  # rows of a sketch that is computed instead of products
     blocks: bool = False  # folds are runs of neighbouring rows
 
     @property
     def matrices(self) -> int:
-        """Matrices per part: imputation needs the products of the gaps too, or their sketch."""
+        """Matrices per part: imputation also needs the products of the gaps, or a sketch of them."""
         return 1 if self.nan != "mean" else 3 if self.sketch is None else 2
 
     @property
     def height(self) -> int:
-        """Candidates, of a band."""
+        """Number of candidates of a band."""
         return len(self.candidates or ())
 
     def matrix_bytes(self, n: int) -> int:
         """Bytes of one matrix of sums over n columns."""
         if self.sketch is not None:
-            return 8 * n * (self.sketch + 3)  # with sums of columns, their squares and shift
+            return 8 * n * (self.sketch + 3)  # the sketch, the column sums, their squares and the shift
         return 8 * n * (n if self.candidates is None else len(self.candidates) + 1)
 
     def groups_among(self, rows: int) -> int:
-        """Count the groups that so many rows of a pass may belong to, at most."""
+        """Return the largest number of groups to which this many rows of a pass may belong."""
         if self.groups == 0 or self.group_rows is None:
             return self.groups
-        return -(-rows * self.groups // self.group_rows) + 1  # the first may have been begun before
+        return -(-rows * self.groups // self.group_rows) + 1  # the first group may have begun before these rows
 
 
 @dataclass(frozen=True)
 class Node:
     """A span, or the merge of two nodes."""
 
-    start: int  # row
+    start: int  # row number
     stop: int
-    left: int | None = None  # index of a node
+    left: int | None = None  # index of a child node
     right: int | None = None
-    saved: bool = False  # its result is worth a checkpoint
+    saved: bool = False  # whether its result gets a checkpoint
 
     @property
     def name(self) -> str:
-        """The rows of the node, as a file name."""
+        """The rows of the node, as the name of its checkpoint."""
         return f"{self.start}-{self.stop}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Spans, the tree that merges them, and how many may run at once in how much memory."""
+    """The spans, the tree that merges them, how many spans may run at once, and how much memory they need."""
 
     geometry: Geometry
     options: Options
@@ -133,16 +134,16 @@ class Plan:
     parents: tuple[int | None, ...]
     read_rows: int
     concurrency: int
-    tile_threads: int  # that share the tiles of one span, where memory allows fewer spans than threads
-    memory: int  # bytes, at most
+    tile_threads: int  # threads that share the tiles of one span, if memory allows fewer spans than threads
+    memory: int  # most bytes that the pass holds
 
     @property
     def spans(self) -> list[int]:
-        """Indices of the nodes that read."""
+        """Indices of the leaves of the tree."""
         return [i for i, node in enumerate(self.nodes) if node.left is None]
 
     def saved_below(self, index: int) -> list[str]:
-        """Return the names of the saved nodes that the node's own checkpoint stands for."""
+        """Return the names of the checkpoints that the node's own checkpoint replaces."""
         below = [i for i in (self.nodes[index].left, self.nodes[index].right) if i is not None]
         names = []
         while below:
@@ -161,22 +162,22 @@ class Plan:
             here = self.parents[here]
 
     def reads(self, node: Node) -> Iterator[tuple[int, int]]:
-        """Yield the row ranges in which a span is read: whole chunks, a few megabytes at a time."""
-        if self.geometry.whole:  # the blocks are at hand; no need to keep to their edges
+        """Yield the row ranges of the reads of a span: whole chunks, a few megabytes each."""
+        if self.geometry.whole:  # the blocks are already in memory, so reads need not end at chunk edges
             yield from pairwise([*range(node.start, node.stop, self.read_rows), node.stop])
             return
         yield from reads_between(self.geometry.cuts, node.start, node.stop, self.read_rows)
 
 
 def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int, cluster: bool = False) -> Plan:
-    """Cut and stack the spans, and let as many run at once as ``budget`` bytes allow.
+    """Cut the rows into spans, build the tree that merges them, and run as many spans at once as ``budget`` allows.
 
-    On a cluster results also wait for workers that read, and on their way from one to the other.
+    On a cluster the plan also counts results that wait while workers read, and results in transfer between workers.
 
     Raises
     ------
     MemoryError
-        When not even one span at a time fits; the message says what would.
+        When not even one span at a time fits; the message gives the memory needed.
     """
     _check_matrix_fits(geometry, options, budget)
     chain = is_chain(geometry, options)
@@ -220,18 +221,18 @@ def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int
 
 
 def parts_of_span(geometry: Geometry, options: Options) -> int:
-    """Count the parts kept apart that the rows of one span may belong to; of groups, as they are runs, two or so."""
+    """Return to how many parts kept apart the rows of a span may belong: all folds, and at most two groups."""
     return max(1, options.folds) + min(2, options.groups_among(geometry.rows))
 
 
 def is_chain(geometry: Geometry, options: Options) -> bool:
-    """Tell whether results are so large that few may be alive; those of candidates are made by one thread each."""
+    """Tell whether results are so large that few may be alive; never for bands, which one thread each computes."""
     matrix = options.matrix_bytes(geometry.columns) * options.matrices
     return options.candidates is None and matrix * parts_of_span(geometry, options) >= CHAIN_BYTES
 
 
 def span_edges(geometry: Geometry, options: Options | None = None, *, parts: int = 1) -> Cuts:
-    """Return the rows at which spans begin and end; of more rows where more parts have to be merged after them."""
+    """Return the rows at which spans begin and end; spans are longer where more parts have to be merged after them."""
     g = geometry
     sketch = options is not None and options.sketch is not None
     rows = max(
@@ -239,15 +240,15 @@ def span_edges(geometry: Geometry, options: Options | None = None, *, parts: int
         min(SPAN_BYTES // g.row_bytes, -(-g.rows // SPAN_COUNT)),
         -(-g.rows // SPAN_LIMIT),
     )
-    if g.whole:  # all of a span is in memory at once, so no more than must be
+    if g.whole:  # all of a span is in memory at once, so that it is kept as short as possible
         rows = max(READ_BYTES // g.row_bytes, -(-g.rows // SPAN_LIMIT))
-    elif options is not None and options.sketch is not None:  # adding sketches up should take no time beside reading
+    elif options is not None and options.sketch is not None:  # so that merging takes little time compared with reading
         rows = max(rows, SKETCH_SPAN * options.matrix_bytes(g.columns) // g.bytes_read(options))
     return thinned(g.cuts, rows)
 
 
 def least_rows(geometry: Geometry, parts: int = 1, *, sketch: bool = False) -> int:
-    """Return how many rows a span has at least: fewer where products take longer, as of wide types if dense."""
+    """Return the smallest number of rows of a span: fewer for types whose products take longer."""
     sparse = 0 < 4 * geometry.sparse_bytes <= geometry.row_bytes and not sketch
     return parts * SPAN_ROWS // min(geometry.dtype.itemsize**2, 2 if sparse else 8)
 
@@ -263,49 +264,49 @@ def memory_need(
     chain: bool,
     cluster: bool = False,
 ) -> int:
-    """Count the bytes a pass may hold at once, in each process."""
+    """Return the most bytes that a pass may hold at once, in each process."""
     n = geometry.columns
     matrix = options.matrix_bytes(n) * options.matrices
     groups = options.groups_among(geometry.rows)
     shared = options.folds > 0 and options.groups > 0
     work = buffer_bytes(n, geometry.dtype, options.precision, threads=tile_threads, shared=shared)
-    if options.candidates is not None:  # rows in double precision and weighted candidates, a product, and one moved
+    if options.candidates is not None:  # rows and weighted candidates in double precision, a product and its moved copy
         rows = min(read_rows, block_rows(n, geometry.dtype, options.precision))
         work = 8 * rows * (n + len(options.candidates)) + 3 * matrix
-    if options.sketch is not None:  # the row numbers, and where two are merged about one mean, both moved
+    if options.sketch is not None:  # row numbers; and when two sketches are merged, both about the common mean
         work = 3 * matrix + 64 * read_rows + matrix // 2  # sums in 32 bits
     gaps = 0 if options.matrices == 1 else 2 * matrix + 2 * 8 * read_rows * n
     library = LIBRARY if options.candidates is None and options.sketch is None and may_be_small(geometry.dtype) else 0
     alive = results_alive(spans, concurrency, chain=chain, cluster=cluster)
     apart = options.folds or (0 if groups else 1)
-    if groups:  # results are of runs of rows, so that a group is in two of them only where one ends
-        groups += alive - 1 + (groups if cluster else 0)  # and while a result is sent, it is in two places
-    # In the end there are the sums of all rows, made of those of the parts, two at a time; gaps are filled beside them.
+    if groups:  # groups are runs of rows: two results share a group only where one result ends within it
+        groups += alive - 1 + (groups if cluster else 0)  # while a result is sent, both processes hold it
+    # At the end the sums of all rows are made from those of two parts at a time; gaps are filled beside them.
     sums = max(alive * apart, apart + 2) + groups
     reading = _reading_bytes(geometry, options, read_rows)
     return OVERHEAD + library + concurrency * (work + gaps + reading) + sums * matrix
 
 
 def _reading_bytes(geometry: Geometry, options: Options, rows: int) -> int:
-    """Count the bytes that a read of so many rows holds, with the rows of one fold gathered from it."""
+    """Return the bytes that a read of ``rows`` rows holds, with a copy of the rows of one fold."""
     read = rows * geometry.bytes_read(options)
     held = READ_COPIES * read if geometry.beside is None else min(READ_COPIES * read, read + geometry.beside)
     gathered = UNEVEN / options.folds if options.folds and not options.blocks else 0.0
     if geometry.masked or options.fraction is not None:
         gathered = max(gathered, 1.0)
-    if options.nan == "drop":  # gathered once more without those that have gaps
+    if options.nan == "drop":  # copied once more without the rows that have gaps
         gathered += gathered or 1.0
     return held + int(gathered * read)
 
 
 def results_alive(spans: int, concurrency: int, *, chain: bool, cluster: bool) -> int:
-    """Count the results that a process holds at once, those in the making counted."""
+    """Return how many results a process holds at once, including unfinished ones."""
     if spans == 1:
         return 1
-    if cluster:  # in a chain, one that goes to another worker and one that has come
+    if cluster:  # in a chain, also one result that is being sent and one that was received
         waiting = levels(spans, chain=chain) + 2 if chain else results_at_hand(spans, concurrency)
         return concurrency + waiting
-    # Depth first there is one for each level; of several threads some are ahead, by up to a run in all.
+    # Depth first, each level holds one result; with several threads some spans are ahead, by up to a run in all.
     ahead = 1 if concurrency == 1 else 3 * concurrency - 1
     return min(spans, levels(spans, chain=chain) + ahead)
 
@@ -315,7 +316,7 @@ def _tile_threads(threads: int, concurrency: int) -> int:
 
 
 def thinned(cuts: Cuts, rows: int) -> Cuts:
-    """Keep the fewest cuts that are about ``rows`` apart, or the next one where the chunks are larger."""
+    """Keep the fewest cuts that are at most ``rows`` apart; a chunk with more rows than that stays whole."""
     kept = [int(cuts[0])]
     while kept[-1] < cuts[-1]:
         after = int(np.searchsorted(cuts, kept[-1] + rows, "right")) - 1
@@ -325,7 +326,7 @@ def thinned(cuts: Cuts, rows: int) -> Cuts:
 
 
 def reads_between(cuts: Cuts, start: int, stop: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Yield row ranges from ``start`` to ``stop`` that end at cuts, about ``rows`` long."""
+    """Yield row ranges from ``start`` to ``stop`` that end at cuts, with at most ``rows`` rows or one chunk."""
     inside = cuts[np.searchsorted(cuts, start, "right") : np.searchsorted(cuts, stop)]
     yield from pairwise(thinned(np.concatenate([[start], inside, [stop]]), rows).tolist())
 
@@ -333,7 +334,7 @@ def reads_between(cuts: Cuts, start: int, stop: int, rows: int) -> Iterator[tupl
 def _read_rows(geometry: Geometry, options: Options) -> int:
     parts = max(1, options.folds) * (2 if options.groups else 1)
     least = CELL_ROWS if options.sketch is None else SKETCH_ROWS
-    if options.candidates is not None:  # of very long rows some are enough for fast products
+    if options.candidates is not None:  # very long rows: fewer of them suffice for fast products
         least = min(least, max(BAND_ROWS, BAND_BYTES // geometry.row_bytes))
     sparse = options.sketch is not None and geometry.sparse_bytes > 0
     return max((SPARSE_BYTES if sparse else READ_BYTES) // geometry.bytes_read(options), least * parts)
@@ -342,31 +343,31 @@ def _read_rows(geometry: Geometry, options: Options) -> int:
 def _largest_read(geometry: Geometry, edges: Cuts, read_rows: int) -> int:
     if geometry.whole:
         return int(np.diff(edges).max())
-    # A read ends at the last cut within read_rows, or holds one chunk.
+    # A read ends at the last cut within read_rows, or holds one larger chunk.
     return int(min(np.diff(edges).max(), max(read_rows, np.diff(geometry.cuts).max())))
 
 
 def results_at_hand(spans: int, threads: int) -> int:
-    """Count the results that a worker of a cluster holds at most, to be merged.
+    """Return how many results a worker of a cluster holds at most, finished or not.
 
-    A walk of the tree, depth first, holds one for each level. Each thread has one under way, and until the scheduler
-    has heard of it the inputs of its last merge. A whole run may wait while the worker to merge it reads.
+    A depth-first walk of the tree holds one result for each level. Each thread computes one more and still holds the
+    two inputs of its last merge until the scheduler frees them. A whole run may wait while its worker reads.
     """
     return levels(spans) + 3 * threads + FAN - 1
 
 
 def levels(spans: int, *, chain: bool = False) -> int:
-    """Count the levels of the tree above so many spans."""
+    """Return the number of levels of the tree above ``spans`` spans."""
     return len(_fans(spans, chain=chain))
 
 
 def merges_in_a_row(spans: int, *, chain: bool = False) -> int:
-    """Count the merges on the longest way from a span to the root: one merge for each further member of its runs."""
+    """Return the most merges between a span and the root: for each run on the way, its length less one."""
     return sum(fan - 1 for fan in _fans(spans, chain=chain))
 
 
 def _fans(spans: int, *, chain: bool) -> list[int]:
-    """Return how many results are merged one after another at each level, at most."""
+    """Return for each level the most results that are merged one after another."""
     fans: list[int] = []
     while spans > 1:
         fans.append(min(spans, HIGH_FAN if fans else LONG_RUN if chain else FAN))
@@ -375,9 +376,9 @@ def _fans(spans: int, *, chain: bool) -> list[int]:
 
 
 def _stack(edges: Cuts, *, chain: bool) -> list[Node]:
-    """Merge runs of neighbours, one after the other, then runs of those, until one is left; in a chain, long runs.
+    """Build the tree: merge runs of neighbouring spans, then runs of results, until one is left; long runs in chains.
 
-    So there is one result in the making for each level, and few levels: ten times as many rows need hardly more memory.
+    Each level has one unfinished result, and there are few levels: ten times as many rows need hardly more memory.
     """
     nodes = [Node(int(a), int(b)) for a, b in pairwise(edges)]
     level = list(range(len(nodes)))
@@ -393,7 +394,7 @@ def _stack(edges: Cuts, *, chain: bool) -> list[Node]:
 
 
 def _with_saves(nodes: list[Node]) -> list[Node]:
-    """Mark for a checkpoint each node whose rows are in none yet, if they are many, or that stands for many others."""
+    """Mark nodes for checkpoints: nodes with many rows that no checkpoint has, or that replace many checkpoints."""
     marked, unsaved, files = [], [0] * len(nodes), [0] * len(nodes)
     for i, node in enumerate(nodes):
         below = [j for j in (node.left, node.right) if j is not None]
@@ -445,8 +446,8 @@ def _refusal(geometry: Geometry, options: Options, least: int, budget: int, read
 
 
 def size(count: int) -> str:
-    """Write a number of bytes for people."""
-    # Not by Dask's `format_bytes`: the core knows no Dask, and budgets are given in GB and not in GiB.
+    """Format a number of bytes for people."""
+    # Dask's `format_bytes` is not used: the core must not import Dask, and budgets are given in GB, not GiB.
     value, units = float(count), ["bytes", "kB", "MB", "GB", "TB", "PB"]
     while value >= 1000 and len(units) > 1:
         value, units = value / 1000, units[1:]
@@ -454,7 +455,7 @@ def size(count: int) -> str:
 
 
 def _check_kind(options: Options) -> None:
-    """Refuse what cannot be added up together."""
+    """Refuse combinations of options that cannot be computed."""
     if options.nan == "mean" and options.candidates is not None:
         raise ValueError(
             "gaps can be filled with means (nan='mean') where all products are added up, or a sketch; not with "
@@ -468,7 +469,7 @@ def _check_kind(options: Options) -> None:
 
 
 def check_counts(rows: int, options: Options) -> None:
-    """Refuse numbers of folds and groups that rows cannot fill, and what does not go together."""
+    """Refuse more folds or groups than the rows can fill, and options that exclude each other."""
     _check_parts(rows, options)
     _check_kind(options)
     if options.fraction is not None and not 0 < options.fraction <= 1:

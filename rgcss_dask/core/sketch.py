@@ -1,4 +1,4 @@
-"""Rows added up into a few, with random signs: a picture of any number of columns that merges as moments do."""
+"""Sketches: rows are summed with random signs into a few rows, for any number of columns; sketches can be merged."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from rgcss_dask.core.words import counted
 Array = NDArray[np.float64]
 RowNumbers = NDArray[np.uint64]
 
-# Rows of a sketch for each column that is to be picked, by default: more lower the error as their root does.
+# Default number of sketch rows for each pick; the error falls as one over the square root of the rows.
 ROWS_PER_PICK = 10
-# With fewer for each pick, the picks are poor.
+# Below this number of sketch rows for each pick, the picks are poor.
 FEW_PER_PICK = 4
-# Bytes of a sketch of some columns, for all its rows, that the second cache of a core holds.
+# Bytes of the sketch of some columns, all its rows, that fit in the second-level cache of a core.
 _CACHED = 2**20
-# Columns are added up so many at once: whole lines of the cache.
+# Columns are summed in multiples of this number: whole cache lines.
 _LANES = 32
-# So many values of 8 bits fit 16 bits, and so many of their squares 32 bits.
+# Numbers of 8-bit values whose sum is sure to fit 16 bits, and of squares whose sum fits 32 bits.
 _ROWS_OF_BYTES, _ROWS_OF_SQUARES = 2**8 - 1, 2**17
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sketch(Rectangle):
-    """Moments of which the products are estimated from d rows: each row of the data, with a random sign, is in one.
+    """Moments whose products are estimated from d rows: each row of the data is added, with a random sign, to one.
 
-    ``product`` is the sketch of the rows less the shift, (d, n); which of its rows a row is added to, and with which
-    sign, is drawn by the number of the row and a seed. Column sums and sums of squares are exact, and so are centring
-    and scaling. Losses are estimates, with an error that falls as one over the root of d; picks are followed by an
-    exact second pass in `select_wide`. `scan` makes a sketch with ``sketch=d``.
+    ``product`` is the sketch of the rows less the shift, (d, n). A hash of the row number and a seed determines to
+    which row of the sketch a row is added, and with which sign. Column sums and sums of squares are exact, and so are
+    centring and scaling. Losses are estimates whose error falls as one over the square root of d; `select_wide`
+    follows the picks with an exact second pass. `scan` makes a sketch with ``sketch=d``.
 
     Examples
     --------
@@ -57,8 +57,8 @@ class Sketch(Rectangle):
     2
     """
 
-    ones: Array = field(kw_only=True)  #: (d,) the sketch of a column of ones, by which it is centred
-    seed: int = field(kw_only=True)  #: of the rows and signs drawn
+    ones: Array = field(kw_only=True)  #: (d,) the sketch of a column of ones, needed for centring
+    seed: int = field(kw_only=True)  #: seed of the sketch rows and signs
     seen: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)  #: numbers of the rows in it; () for parts
 
     KIND: ClassVar[str] = "sketch"
@@ -87,13 +87,13 @@ class Sketch(Rectangle):
         block : array-like of shape (m, n)
             Rows of any real dtype.
         rows : int
-            Rows of the sketch, d.
+            Number d of rows of the sketch.
         weights : array-like of shape (m,), optional
             Non-negative row weights.
         first : int, default=0
-            Number of the first row: rows that are to be in one sketch must have numbers of their own.
+            Number of the first row: rows of one sketch must have distinct numbers.
         seed : int, default=0
-            Seed of the draws.
+            Seed of the sketch rows and signs.
         names : iterable of str, optional
             Names of the n columns.
 
@@ -117,7 +117,7 @@ class Sketch(Rectangle):
 
     @property
     def height(self) -> int:
-        """Rows of the sketch, d."""
+        """Number d of rows of the sketch."""
         return len(self.ones)
 
     @property
@@ -143,17 +143,17 @@ class Sketch(Rectangle):
 
     def _merged(self, other: Moments, sign: float = 1.0, *, overwrite: bool = False) -> Moments:
         merged = super()._merged(other, sign, overwrite=overwrite)
-        assert isinstance(other, Sketch)  # of the same kind: it was checked
+        assert isinstance(other, Sketch)  # both are sketches: this was checked before
         assert isinstance(merged, Sketch)
         seen = _united(self.seen + other.seen) if sign > 0 else ()
         return replace(merged, seen=seen)
 
     def of_rows(self, ranges: Iterable[tuple[int, int]]) -> Sketch:
-        """Return the same with the numbers of the rows in it, those that were there and these."""
+        """Return the same sketch with ``ranges`` added to the numbers of its rows."""
         return replace(self, seen=_united((*self.seen, *ranges)))
 
     def times(self, count: float) -> Sketch:
-        """Return the sums of every row so many times: the root of that in the sketch, whose squares are sums."""
+        """Return the sums with every row counted ``count`` times: the sketch is multiplied by its square root."""
         root = float(np.sqrt(count))
         known = super().times(count)
         return replace(known, product=root * self.product, ones=root * self.ones, exact=known.exact and root % 1 == 0)
@@ -174,12 +174,12 @@ class Sketch(Rectangle):
     def factor(
         self, center: bool | ArrayLike, scale: float | str | ArrayLike | None, rest: Array | None = None
     ) -> Array:
-        """Return the prepared sketch: F with F'F an estimate of the Gram, (d, n)."""
+        """Return the prepared sketch F, (d, n); F'F is an estimate of the Gram matrix."""
         return self.prepared(center, scale, rest=rest)[0]
 
 
 def _united(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Join ranges that touch."""
+    """Join adjacent ranges."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         if joined and joined[-1][1] == start:
@@ -190,10 +190,10 @@ def _united(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 class SketchSums:
-    """A sketch in the making: rows are added in place; of small integers, of whatever type, sums are integers too."""
+    """An unfinished sketch: rows are added in place; sums of small integers, of whatever type, are exact integers."""
 
     def __init__(self, n: int, dtype: np.dtype[Any], rows: int, seed: int, *, whole: bool = True) -> None:
-        """Start with no rows; with ``whole`` false values do not count as integers even if they are."""
+        """Start without rows; if ``whole`` is false, values are not treated as integers even if they are."""
         check_real(dtype)
         self._n, self._dtype, self._height, self._seed = n, dtype, checked_rows(rows), seed
         self._product = np.zeros((rows, n))
@@ -204,7 +204,7 @@ class SketchSums:
         self._bytes = _Bytes(dtype, self._product, self._total, self._squares)
 
     def add(self, block: NDArray[Any] | SparseRows, numbers: RowNumbers, weights: NDArray[Any] | None = None) -> None:
-        """Add the rows of a block, given their numbers; a value that is not finite is an error that gives its place."""
+        """Add the rows of a block, with their numbers; a value that is not finite raises an error with its place."""
         if len(block) == 0:
             return
         block = block if isinstance(block, SparseRows) else np.ascontiguousarray(compilable(block))
@@ -225,7 +225,7 @@ class SketchSums:
         self._weight += float(w.sum())
 
     def _adds_bytes(self, block: NDArray[Any] | SparseRows) -> bool:
-        """Tell whether a block is added in 16 bits, about a constant, which that of rows before must be."""
+        """Tell whether a block is added in 16 bits, about a constant, which must be the shift of the rows before."""
         if not self._whole or not is_exact(self._dtype) or isinstance(block, SparseRows):
             return False
         return np.array_equal(self.about(self._bytes.shift), self._bytes.shift)
@@ -235,7 +235,7 @@ class SketchSums:
             if not self.about(np.zeros(self._n)).any():
                 block.add_signed(places, roots, w, self._product, self._total, self._squares)
                 return
-            block = np.asarray(block)  # dense ones came before it
+            block = np.asarray(block)  # the shift of earlier dense rows is not zero
         if self._shift is None and not self._whole:
             self.about(block[:_NEAR].mean(axis=0, dtype=np.float64))
         shift = self.about(np.zeros(self._n))
@@ -245,13 +245,13 @@ class SketchSums:
             kernels.add_signed_rows(block, start, min(start + step, self._n), shift, places, roots, w, *sums)
 
     def about(self, shift: Array) -> Array:
-        """Keep to the first shift, which need only be near: what is not finite is found later."""
+        """Set the shift if there is none, with 0 for NaN and inf, and return it; it only needs to be near the mean."""
         if self._shift is None:
             self._shift = np.where(np.isfinite(shift), shift, 0.0)
         return self._shift
 
     def _leave_integers(self) -> None:
-        """Move the sums from a constant to the mean, where those of other values lose fewer digits."""
+        """Move the shift from a constant to integers near the mean, where other values lose fewer digits."""
         self._whole = False
         if self._shift is None or self._weight == 0:
             return
@@ -263,7 +263,7 @@ class SketchSums:
         self._shift = self._shift + d
 
     def finished(self) -> Sketch:
-        """Hand over what was added."""
+        """Return the sketch."""
         self._bytes.empty()
         shift = self.about(np.zeros(self._n))
         exact = self._whole and is_within(self._weight, shift, self._total, self._squares)
@@ -287,7 +287,7 @@ class _Bytes:
     """Sums of 8-bit integers in 16 and 32 bits, until these may overflow."""
 
     def __init__(self, dtype: np.dtype[Any], product: Array, total: Array, squares: Array) -> None:
-        self._product, self._total, self._squares = product, total, squares  # where sums go in the end
+        self._product, self._total, self._squares = product, total, squares  # the final sums
         self._height, self._n = product.shape
         self._offset = 128 if dtype == np.uint8 else 0
         self.shift = np.full(self._n, float(self._offset))
@@ -295,7 +295,7 @@ class _Bytes:
         self._sums = np.zeros((2, self._n), np.int32)
 
     def add(self, block: NDArray[Any], places: NDArray[np.int64], signs: Array) -> None:
-        """Add rows; in halves where too many of them have one place."""
+        """Add rows; halve the block if too many of its rows belong to one row of the sketch."""
         rows = np.bincount(places, minlength=self._height)
         if len(block) + self._rows > _ROWS_OF_SQUARES or (rows + self._in_place).max() > _ROWS_OF_BYTES:
             self.empty()
@@ -312,12 +312,12 @@ class _Bytes:
 
     @cached_property
     def _strips(self) -> NDArray[np.int16]:
-        """The sums of some columns each, for all places, so that those of one strip stay cached."""
+        """Sums of a strip of columns for all sketch rows, so that one strip stays in the cache."""
         width = min(max(_LANES, _CACHED // (4 * self._height) // _LANES * _LANES), -(-self._n // _LANES) * _LANES)
         return np.zeros((-(-self._n // width), self._height, width), np.int16)
 
     def empty(self) -> None:
-        """Put the sums where they are wanted."""
+        """Add the sums to the final sums and set them to zero."""
         if self._rows == 0:
             return
         width = self._strips.shape[2]
@@ -325,7 +325,7 @@ class _Bytes:
             self._product[:, i * width : (i + 1) * width] += strip[:, : self._n - i * width]
         self._total += self._sums[0]
         self._squares += self._sums[1]
-        self._squares -= self._sums[0]  # sums of x (x + 1) were added up
+        self._squares -= self._sums[0]  # the kernel summed x (x + 1)
         self._strips.fill(0)
         self._sums.fill(0)
         self._in_place.fill(0)
@@ -336,7 +336,7 @@ def _is_whole(block: NDArray[Any] | SparseRows) -> bool:
     return small_range(block) is not None
 
 
-# Rows whose mean is near enough to subtract before squares are added up.
+# Rows whose mean is taken as the shift; it only needs to be near the mean of all rows.
 _NEAR = 64
 
 

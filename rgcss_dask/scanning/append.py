@@ -1,4 +1,4 @@
-"""Rows that were added to a source, added to its archive: only those are read."""
+"""Add the rows that a source has gained to its archive; only the new rows are read."""
 
 from __future__ import annotations
 
@@ -43,16 +43,17 @@ def append(
     """Add the new rows of a source that has grown to an archive made by ``scan(source, archive=...)``.
 
     The options of that scan hold for the new rows too. Old rows are not read again where the store can tell that
-    their chunks are unchanged; otherwise they are read and compared with their checksums. Rows that changed or are gone
-    are refused, and so are changed weights of old rows. The result is that of one scan of all rows, to rounding: rows
-    fall into folds by their number. Groups stay as they are, and new rows make further groups, with as many rows as
-    those of the first scan; the next call fills up the last one. Rows that are dropped, or of weight 0, add nothing.
+    their chunks are unchanged; otherwise they are read and compared with their checksums. If old rows or their
+    weights changed, or old rows are missing, the call is refused. The result equals one scan of all rows, up to
+    rounding: a row belongs to the same fold, because folds depend on row numbers. Existing groups keep their rows.
+    New rows make further groups with as many rows as those of the first scan; if the last group is not full, the next
+    call adds to it. Dropped rows and rows of weight 0 add nothing.
 
     Parameters
     ----------
     archive : str or Path
-        Path or URL of the archive. An interrupted call can be made again, and goes on; if the source has grown
-        meanwhile, the new rows are read from the first one again.
+        Path or URL of the archive. Repeat an interrupted call to resume it; if the source has grown in the meantime,
+        all new rows are read from the start.
     source : array-like, data frame, path or list of these
         The same matrix with more rows at its end; see `scan`. Columns in another order are found by their names.
     weights : array of shape (m,), optional
@@ -110,7 +111,7 @@ def append(
 
 
 def _options(record: Record) -> Options:
-    """Return the options of the first scan, with the rows that its groups divide."""
+    """Return the options of the first scan, with the number of rows that its groups divide."""
     given = {k: record.options[k] for k in Options.__dataclass_fields__ if k in record.options}
     if given.get("candidates") is not None:
         given["candidates"] = tuple(given["candidates"])
@@ -125,7 +126,7 @@ def _add(
 ) -> Moments:
     there = unfinished_pass(folder)
     if there is not None and not can_go_on(there, request.fingerprint):
-        drop_checkpoints(folder)  # of fewer rows than there are by now; nobody could make that call any more
+        drop_checkpoints(folder)  # of fewer rows than the source has now: no later call can resume them
     result = run(request, folder=folder, progress=progress, finish=run_together)
     grown, groups = _grown(moments, record, result.moments)
     new = request.record(result.reads)
@@ -147,19 +148,19 @@ def _add(
 
 
 def _grown(moments: Moments, record: Record, new: PartialSums) -> tuple[Moments, list[int]]:
-    """Add sums of new rows to moments, part by part; return with them the numbers of the groups that have rows."""
+    """Add the sums of new rows to moments, part by part; also return the indices of the groups that have rows."""
     parts = {
         "fold": dict(enumerate(moments.folds)),
         "group": dict(zip(record.groups or range(len(moments.groups)), moments.groups, strict=True)),
         "rows": {0: replace(moments, folds=(), groups=())},
     }
-    whole = next(kind for kind in ("fold", "group", "rows") if parts[kind])  # whose sums are those of all rows
+    whole = next(kind for kind in ("fold", "group", "rows") if parts[kind])  # the parts that together hold all rows
     found = new.sums.get(NOISE)
     differences = merged_differences(moments.differences, found if isinstance(found, Differences) else None)
     for (kind, i), sums in sorted(new.sums.items()):
         if (kind, i) == NOISE:
             continue
-        assert isinstance(sums, Moments)  # filled gaps cannot be appended to
+        assert isinstance(sums, Moments)  # archives with imputed gaps were refused before
         parts[kind][i] = parts[kind][i].merge(sums) if i in parts[kind] else sums
         if kind == whole != "rows":
             parts["rows"][0] = parts["rows"][0].merge(sums)
@@ -173,7 +174,7 @@ def _grown(moments: Moments, record: Record, new: PartialSums) -> tuple[Moments,
 
 
 def _whole(old: Record, new: Record) -> dict[str, Any]:
-    """Describe old and new rows together; no single scan has this fingerprint."""
+    """Return the shape and contents of old and new rows together; no single scan has this fingerprint."""
     return {"shape": new.source["shape"], "contents": f"{old.fingerprint['contents']}+{new.fingerprint['contents']}"}
 
 
@@ -215,7 +216,7 @@ def _check_can_grow(folder: Folder, record: Record, moments: Moments, source: So
 
 
 def _check_old_weights(record: Record, request: Request) -> None:
-    """Refuse if the weights of a span are not what they were."""
+    """Raise an error if the weights of a span of old rows have changed."""
     weights = request.vectors.get("weights")
     if weights is None:
         return
@@ -236,7 +237,7 @@ def _check_old_weights(record: Record, request: Request) -> None:
 
 
 def _check_old_rows(record: Record, source: Source) -> None:
-    """Refuse if a span is not what it was; read it only where its stamp cannot tell."""
+    """Raise an error if a span of old rows has changed; read a span only where its stamp does not show it unchanged."""
     spans: Sequence[Sequence[Any]] = record.spans
     edges = np.array([span[0] for span in spans] + [spans[-1][1]], dtype=np.int64)
     stamps = source.stamps(edges)

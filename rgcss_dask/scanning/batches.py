@@ -1,4 +1,4 @@
-"""Rows that come in batches or in folds of the caller's own: sums that go on where the last ones ended."""
+"""Moments of rows that arrive in batches, or in folds that the caller defines."""
 
 from __future__ import annotations
 

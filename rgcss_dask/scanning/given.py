@@ -1,4 +1,4 @@
-"""What a selection may be asked of: moments, rows of any kind, or a Gram, told apart by rules without exceptions."""
+"""Open the input of a selection: moments, rows of any kind, or a Gram matrix, recognised by fixed rules."""
 
 from __future__ import annotations
 

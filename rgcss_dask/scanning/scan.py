@@ -1,4 +1,4 @@
-"""The one pass: every row is read once, on threads or on a Dask cluster, and becomes moments."""
+"""The single pass over the rows, on threads or on a Dask cluster, which returns moments."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from rgcss_dask.sources.row_vectors import RowVector
 from rgcss_dask.sources.xarray import along
 
 LOGGER = logging.getLogger("rgcss_dask")
-# Multiplications, of rows in memory, that one thread has done before others have begun: some 30 milliseconds of them.
+# Rows in memory with at most this many multiplications are summed in the calling thread: some 30 milliseconds.
 SMALL = 2**27
 
 
@@ -76,18 +76,19 @@ def scan(
 ) -> Moments:
     """Read a matrix once and return its moments, from which everything else is computed.
 
-    The work goes to the active `distributed.Client` if there is one, otherwise to Dask's threads with BLAS held at one
-    thread each. What is in the memory of this process is worked on here in either case. The result has the same bits
-    for any number of threads and workers, and after the pass was killed and resumed. If the cluster has no workers, the
-    call waits for them, 300 seconds or ``rgcss.timeout`` of Dask's configuration. Every worker must see the source. A
-    worker whose copy has files of other sizes, or other bytes in some pieces of each span, is refused.
+    The work goes to the active `distributed.Client` if there is one, otherwise to Dask's threads, with BLAS limited to
+    one thread in each. Data in the memory of this process are always processed here. The result has the same bits for
+    any number of threads and workers, and also if the pass was interrupted and resumed. If the cluster has no workers,
+    the call waits for them for 300 seconds, or for ``rgcss.timeout`` of the Dask configuration. Every worker must have
+    access to the source. A worker whose copy has other file sizes, or other bytes in the sampled parts of a span, is
+    refused.
 
-    On a cluster the moments stay on the worker where they were made. What is returned then behaves as `Moments` and
-    fetches an array when it is first used; `select` and the other functions work where the moments are (``where``).
-    Use it while the client is open, or keep an archive, which is read when the cluster is gone. If the worker with the
-    moments is lost later, they are computed by another pass, or read from the archive if there is one.
+    On a cluster the moments stay on the worker that computed them. The returned object behaves as `Moments` and fetches
+    an array when the array is first used; `select` and the other functions run on that worker (``where``). Use the
+    object while the client is open, or give an archive, from which the moments are read after the cluster is closed. If
+    the worker is lost later, the moments are read from the archive, or computed by another pass if there is no archive.
 
-    Time O(m n^2) for m rows; memory a few n x n matrices, whatever m is, times the folds and groups.
+    The time is O(m n^2) for m rows. The memory is a few n x n matrices for each fold and group, whatever m is.
 
     Parameters
     ----------
@@ -97,49 +98,49 @@ def scan(
         or Dask data frame; an Arrow table; an Xarray DataArray; an AnnData or the path of its Zarr store; or a list of
         these, stacked. Convert other files with `convert`.
     folds : int, optional
-        Keep the moments of so many folds apart, for cross-validation. Rows are assigned by a hash of their
-        number and ``seed``, so the same rows fall in the same folds whatever the chunks.
+        Number of folds whose moments are kept apart, for cross-validation. A row is assigned to a fold by a hash of its
+        number and ``seed``, so that the folds do not depend on the chunks.
     blocks : bool, default=False
-        Make each fold of neighbouring rows, a run of them, instead. Where neighbours are alike (a time series, the
-        pictures of one person) folds that are drawn row by row promise too much of rows that are really new. An
-        archive with such folds cannot be appended to.
+        Make each fold a run of neighbouring rows. Where neighbouring rows are alike (a time series, the pictures of
+        one person), folds of randomly drawn rows make the cross-validated loss too optimistic for new data. Rows cannot
+        be appended to an archive with such folds.
     groups : int, optional
-        Keep the moments of so many runs of neighbouring rows apart, for the bootstrap.
+        Number of groups, runs of neighbouring rows, whose moments are kept apart for the bootstrap.
     candidates : sequence of int or str, optional
-        Columns, by index or name, of which a selection is to choose. Only their products with all columns are added
-        up, m c n numbers instead of m n^2, and what is returned is a `Band`. Picks, losses, weights and
-        cross-validation among the candidates are exact, and all columns count.
+        Columns, by index or name, from which a selection chooses. Only the products of these c columns with all columns
+        are summed, m c n multiplications instead of m n^2, and a `Band` is returned. Picks, losses, weights and
+        cross-validation among the candidates are exact, and the loss counts all columns.
     sketch : int, optional
-        Add up no products but a `Sketch` of so many rows, d: of any number of columns in d n numbers, at about the
-        speed of reading. Column sums and sums of squares are exact, losses are estimates; `select_wide` finishes
-        exactly with a second reading.
+        Number d of rows of a `Sketch` that is computed instead of products. It takes d n numbers for any number n of
+        columns, and the pass runs at about the speed of reading. Column sums and sums of squares are exact, losses are
+        estimates; `select_wide` computes exact results with a second pass.
     weights : array of shape (m,), path or Dask array, optional
         Non-negative weights of the rows.
     rows : slice, float, array of bool of shape (m,) or str, optional
         Read only these rows: a slice, a fraction chosen at random by ``seed``, or a mask. For a DataArray: the name of
         the dimension that is the rows (the first one by default); the others are columns.
     nan : {"raise", "drop", "mean"}, default="raise"
-        ``"raise"`` names a value that is not finite, ``"drop"`` leaves out and counts such rows,
-        ``"mean"`` fills gaps with the mean of the column, exactly.
+        ``"raise"`` raises an error that names a value that is not finite, ``"drop"`` leaves out rows with such values
+        and counts them, ``"mean"`` fills gaps with the mean of the column, exactly.
     missing : {"raise", "fill"}, default="raise"
-        ``"raise"`` names a chunk that is not in the store, ``"fill"`` takes it to hold the fill value.
+        ``"raise"`` raises an error that names a chunk missing from the store, ``"fill"`` reads it as the fill value.
     precision : {"double", "single"}, default="double"
-        ``"single"`` multiplies float32 data in float32 and adds up in float64.
+        ``"single"`` multiplies float32 data in float32 and sums the products in float64.
     noise : bool, default=False
-        Also look at the differences of neighbouring rows, which tell the noise in each column: for rows that follow
-        each other in time, or along a line of an image. `select` with ``noise="rows"`` needs it.
+        Also sum the squared differences of neighbouring rows, which estimate the noise in each column if rows follow
+        each other in time or along a line of an image. `select` with ``noise="rows"`` needs them.
     memory : int, float or str, optional
-        Bytes, or text such as ``"4 GB"``, that the pass may use in each process; a share of the free memory by
-        default. A pass that cannot fit is refused before anything is read.
+        Bytes, or text such as ``"4 GB"``, that the pass may use in each process; by default a share of the free
+        memory. A pass that does not fit is refused before any data are read.
     archive : str or Path, optional
-        Path or URL where the moments are kept, with checkpoints until the pass is finished. The same call
-        again resumes a pass that was interrupted, and loads a finished one. ``nan="drop"`` goes on from a pass that
-        ``nan="raise"`` ended; any other pass is refused.
+        Path or URL where the moments are kept, with checkpoints until the pass is finished. The same call resumes an
+        interrupted pass and loads the moments of a finished one. A call with ``nan="drop"`` resumes a pass that stopped
+        with ``nan="raise"``; a pass with other data or options is refused.
     overwrite : bool, default=False
-        Replace what is at ``archive`` of other data or options: a finished archive, which stays until the
-        new one is complete, or the checkpoints of an unfinished pass.
+        Replace what ``archive`` holds for other data or options: a finished archive, which stays until the new one is
+        complete, or the checkpoints of an unfinished pass.
     progress : bool or callable, optional
-        A function that is called with a `Progress`, or whether to show a bar (by default on a terminal).
+        A function that is called with a `Progress`, or whether to show a progress bar (by default on a terminal).
     seed : int, default=0
         Seed of the folds and of the fraction of rows.
     storage_options : dict, optional
@@ -148,7 +149,7 @@ def scan(
     Returns
     -------
     Moments
-        Row count, means and products, with the folds and groups that were asked for.
+        Row count, means and products, with the requested folds and groups.
 
     See Also
     --------
@@ -199,7 +200,7 @@ def scan(
         record = archives.read_record(folder)
         if record is None or (overwrite and differences(record.fingerprint, request.fingerprint)):
             result = run(request, folder=folder, progress=progress, stay=True, overwrite=overwrite)
-            refuse_lost(folder)  # a worker that writes cannot tell
+            refuse_lost(folder)  # workers do not hold the lease and cannot tell whether it was lost
             moments = _kept(result, folder, request.record(result.reads))
             drop_checkpoints(folder)
             return moments
@@ -210,7 +211,7 @@ def scan(
 
 
 def candidate_places(candidates: Columns, source: Source) -> tuple[int, ...]:
-    """Return where candidates are among the columns of a source."""
+    """Return the column indices of the candidates in a source."""
     places = tuple(int(i) for i in column_indices(candidates, source.shape[1], source.names))
     if not places:
         raise ValueError("candidates must name a column or more; got none. Leave them out to scan for all columns.")
@@ -219,34 +220,34 @@ def candidate_places(candidates: Columns, source: Source) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Request:
-    """A pass that was planned and not yet begun."""
+    """A planned pass that has not begun."""
 
     source: Source
     plan: Plan
     vectors: dict[str, RowVector]
     missing: str
-    stamps: dict[tuple[int, int], str] | None  # of each span, when an archive is kept and the source can tell
+    stamps: dict[tuple[int, int], str] | None  # stamp of each span, if an archive is kept and the source has stamps
     where: Capacity
-    budget: int  # bytes, in each process
-    budget_asked: bool  # by the caller
+    budget: int  # bytes that each process may use
+    budget_asked: bool  # whether the caller gave the budget
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """What workers must see on their machines."""
+        """Paths that every worker must have access to."""
         return self.source.paths + tuple(path for vector in self.vectors.values() for path in vector.paths)
 
     @property
     def stored(self) -> tuple[Stored, ...]:
-        """What workers may have copies of."""
+        """Stored data of which workers may have copies of their own."""
         vectors = tuple(vector for vector in self.vectors.values() if vector.paths)
         return (self.source, *vectors) if self.source.paths else vectors
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """Everything that decides the result."""
+        """Everything that determines the result."""
         options = asdict(self.plan.options)
         for name in ("noise", "blocks"):
-            if not options[name]:  # archives from before do not know it
+            if not options[name]:  # fingerprints of older archives lack this option
                 del options[name]
         cuts = hashlib.blake2b(self.plan.geometry.cuts.tobytes(), digest_size=8).hexdigest()
         stamps = None if self.stamps is None else list(self.stamps.values())
@@ -265,7 +266,7 @@ class Request:
         }
 
     def record(self, reads: tuple[Read, ...]) -> archives.Record:
-        """Describe the pass for the archive."""
+        """Return the record of the pass for its archive."""
         stamps = self.stamps or {}
         return archives.Record(
             source={"address": self.source.address, "shape": list(self.source.shape), "dtype": str(self.source.dtype)},
@@ -279,11 +280,11 @@ class Request:
 
 @dataclass(frozen=True)
 class PassResult:
-    """Moments, or sums that are to be added to others, and the spans they came from."""
+    """The result of a pass (moments, or sums to be merged into others) and the spans that were read."""
 
     moments: Any
     reads: tuple[Read, ...]
-    shared: bool = True  # the workers write to the folder of the archive too
+    shared: bool = True  # whether workers can write to the folder of the archive
 
 
 def _products(reads: tuple[Read, ...]) -> str:
@@ -292,17 +293,17 @@ def _products(reads: tuple[Read, ...]) -> str:
 
 
 def _kept(result: PassResult, folder: Folder, record: archives.Record) -> Moments:
-    """Write the moments of a pass to its archive, from where they are, and return them."""
+    """Write the moments of a pass to its archive, on the worker that holds them if it can, and return them."""
     if isinstance(result.moments, RemoteMoments) and result.shared:
         return archived(result.moments, folder, record)
-    archives.write(folder, result.moments, record)  # by this process: what a worker writes alone, nobody else finds
+    archives.write(folder, result.moments, record)  # this process writes: the worker's file system is not shared
     return result.moments
 
 
 def make_request(
     source: Source, options: Options, *, weights: Any, rows: Any, reading: Reading, memory: Any, added: bool = False
 ) -> Request:
-    """Check and plan a pass; nothing but metadata is read. Rows added to others need not fill the folds and groups."""
+    """Check and plan a pass; only metadata is read. With ``added``, rows may be fewer than the folds and groups."""
     chosen, fraction, mask = _rows_asked(rows, source.shape[0])
     options = options if fraction is None else replace(options, fraction=fraction)
     check_counts(source.shape[0] if added else chosen.stop - chosen.start, options)
@@ -334,7 +335,7 @@ def make_request(
 
 
 def _in_this_process(request: Request, graph: Graph, key: str, report: ThreadReport) -> Any:
-    """Compute a key of the graph: in the calling thread, of rows so few that to begin others would take longer."""
+    """Compute a key of the graph: small work in the calling thread, where starting threads would take longer."""
     geometry = request.plan.geometry
     if isinstance(request.source, ArraySource) and geometry.rows * geometry.columns**2 <= SMALL:
         return run_here(graph, key)
@@ -350,9 +351,9 @@ def run(
     finish: Finish = run_finish,
     overwrite: bool = False,
 ) -> PassResult:
-    """Make the pass, with checkpoints in the folder of an archive if there is one.
+    """Run the pass, with checkpoints in the folder of an archive if there is one.
 
-    What a cluster made is fetched, unless it is to stay there; then the result has a handle.
+    With ``stay`` a result computed on a cluster stays there and a handle is returned; otherwise it is fetched.
     """
     plan, token, client = request.plan, uuid.uuid4().hex[:12], request.where.client
     shared, sights, seals = True, {}, {}
@@ -398,7 +399,7 @@ def run(
 
 
 def build_graph(job: PassJob, vectors: dict[str, RowVector], finish: Finish = run_finish) -> tuple[Graph, str, int]:
-    """Return the graph of what is still to do, the key of its end, and the rows that checkpoints have."""
+    """Return the graph of the remaining work, the key of the result, and the number of rows in checkpoints."""
     plan, job_key = job.plan, f"rgcss-job-{job.token}"
     saved = set() if job.checkpoints is None else job.checkpoints.names()
     graph, inputs = _inputs(job, vectors)
@@ -429,17 +430,18 @@ def build_graph(job: PassJob, vectors: dict[str, RowVector], finish: Finish = ru
 
 
 def _span_task(key: Any, job_key: str, i: int, blocks: list[Any], weights: Any, mask: Any) -> Any:
-    """Return the task of a span; one that reads by itself is queued, and goes to whichever worker is free.
+    """Return the task of a span. A task without inputs is queued and goes to whichever worker is free.
 
-    Dask would otherwise see so from the number of spans alone, and send few of them to where the job is.
+    The flag ``_data_producer`` makes Dask queue it. Without the flag Dask would decide this by the number of spans
+    alone, and would send few spans to the workers that hold the job.
     """
-    if blocks or isinstance(weights, tuple) or isinstance(mask, tuple):  # keys of what Dask computes first
+    if blocks or isinstance(weights, tuple) or isinstance(mask, tuple):  # keys of inputs that Dask computes first
         return (run_span, job_key, i, blocks, weights, mask)
     return Task(key, run_span, TaskRef(job_key), i, [], weights, mask, _data_producer=True)
 
 
 def _inputs(job: PassJob, vectors: dict[str, RowVector]) -> tuple[Graph, dict[int, tuple[Any, Any, Any]]]:
-    """Return the graphs that spans depend on, and what each is given: blocks, weights and mask."""
+    """Return the graphs on which spans depend, and the inputs of each span: blocks, weights and mask."""
     edges = _edges(job.plan)
     graph, blocks = job.source.blocks(edges)
     given: dict[str, list[Any]] = {}
@@ -462,7 +464,7 @@ def _within(geometry: Geometry, rows: slice) -> Geometry:
 
 
 def _rows_asked(rows: Any, count: int) -> tuple[slice, float | None, Any]:
-    """Tell a slice, a fraction and a mask apart."""
+    """Return the argument ``rows`` as a slice, a fraction and a mask."""
     if rows is None:
         return slice(0, count), None, None
     if isinstance(rows, slice):

@@ -1,4 +1,4 @@
-"""What a worker does in a pass: read a span, merge two results, finish; with checkpoints on the way."""
+"""The tasks of a pass: read a span, merge two results, make the moments; with checkpoints."""
 
 from __future__ import annotations
 
@@ -27,42 +27,43 @@ from rgcss_dask.runtime.page_pool import freed_memory_kept, keep_memory_only_for
 from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.row_vectors import StoredVector, checked_entries
 
-Report = Callable[[int, int], None]  # rows read, spans finished
-Finish = Callable[[Options, tuple[str, ...] | None, PartialSums], Any]  # makes the result of a pass of its sums
+Report = Callable[[int, int], None]  # called with the number of rows read and of spans finished
+Finish = Callable[[Options, tuple[str, ...] | None, PartialSums], Any]  # makes the result of a pass from its sums
 TELL_EVERY = 0.5  # seconds
-NEXT_SPAN = 1.0  # seconds within which a worker mostly has another; paging memory in anew is some 4 % of a short one
+# Seconds within which a worker mostly starts another span. Paging memory in again takes some 4 % of a short span.
+NEXT_SPAN = 1.0
 
 
 @dataclass(frozen=True)
 class PassJob:
-    """A pass, as every task of it knows it."""
+    """The description of a pass that all its tasks share."""
 
     token: str
     plan: Plan
     source: Source
     checkpoints: Checkpoints | None
-    worker_threads: int  # of a Dask worker; 0 where the caller's process does the work
+    worker_threads: int  # threads of a Dask worker; 0 where the caller's process does the work
     report: Report
     budget: int = 0  # bytes that a worker may use
-    budget_asked: bool = False  # by the caller; else a worker goes by its own memory
-    sights: SeenPaths = field(default_factory=dict)  # what workers must see as the caller does
-    stored: tuple[Stored, ...] = ()  # in files that workers may have copies of
-    seals: dict[int, str | None] = field(default_factory=dict)  # of each span, as the caller sees it
-    version: str = VERSION  # of the package, where the pass was begun
+    budget_asked: bool = False  # whether the caller gave the budget; if not, a worker uses its own memory limit
+    sights: SeenPaths = field(default_factory=dict)  # what the caller found at each path; a worker must find the same
+    stored: tuple[Stored, ...] = ()  # stored data of which workers may have copies of their own
+    seals: dict[int, str | None] = field(default_factory=dict)  # of each span, as the caller computed them
+    version: str = VERSION  # version of the package in the caller's process
 
     def grouped_rows(self) -> tuple[int, int]:
-        """First of the rows that the groups divide, and the one past the last: those of this pass, or of the first."""
+        """Return start and stop of the rows that the groups divide: those of this pass, or of the first pass."""
         root, first = self.plan.nodes[-1], self.plan.options.group_rows
         return (root.start, root.stop) if first is None else (0, first)
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Stands for a result that is part of a checkpoint further up the tree."""
+    """Stands for a result that a checkpoint further up the tree contains."""
 
 
 def run_span(job: PassJob, index: int, blocks: list[Any], weights: Any, mask: Any) -> PartialSums | Elsewhere:
-    """Read a span and add it up, unless a checkpoint has it."""
+    """Read a span and return its sums, or load them from a checkpoint."""
     node = job.plan.nodes[index]
     place = TaskNode.of(job, index)
     found = place.find()
@@ -83,7 +84,7 @@ def run_span(job: PassJob, index: int, blocks: list[Any], weights: Any, mask: An
             except NotFiniteError as error:
                 raise error.at(job.source.address, job.source.names) from None
             rows = len(block)
-            del block  # or it would live on while the next one is read
+            del block  # frees the block before the next one is read
             told.add(rows)
             tidy_memory(rows * job.plan.geometry.row_bytes)
         parts = collector.parts(node.start, node.stop)
@@ -92,34 +93,34 @@ def run_span(job: PassJob, index: int, blocks: list[Any], weights: Any, mask: An
 
 
 class _Telling:
-    """Reports rows now and then: each report costs the one scheduler as much as a seventh of a span."""
+    """Reports the rows read at most every half second: a report costs the scheduler a seventh of the time of a span."""
 
     def __init__(self, report: Report) -> None:
         self._report, self._rows, self._last = report, 0, time.monotonic()
 
     def add(self, rows: int) -> None:
-        """Count rows that were read."""
+        """Count rows that were read and report them if the last report is old enough."""
         self._rows += rows
         if time.monotonic() - self._last >= TELL_EVERY:
             self._report(self._rows, 0)
             self._rows, self._last = 0, time.monotonic()
 
     def finish(self) -> None:
-        """Report the rest, and the span."""
+        """Report the remaining rows and the finished span."""
         self._report(self._rows, 1)
 
 
 def run_merge(
     place: TaskNode, left: PartialSums | Elsewhere, right: PartialSums | Elsewhere
 ) -> PartialSums | Elsewhere:
-    """Merge two results, unless a checkpoint has them merged."""
+    """Merge two results, or load the merged result from a checkpoint."""
     if isinstance(left, Elsewhere) or isinstance(right, Elsewhere):
         return run_saved(place)
     return place.keep(left.merge(right, overwrite=place.overwrite))
 
 
 def run_saved(place: TaskNode) -> PartialSums | Elsewhere:
-    """Take the result of a checkpoint that was there when the pass began."""
+    """Load the result from a checkpoint that existed when the pass began."""
     found = place.find()
     if found is None:
         raise HinderedError("a checkpoint vanished while the pass was running; run it again.")
@@ -127,33 +128,33 @@ def run_saved(place: TaskNode) -> PartialSums | Elsewhere:
 
 
 def run_finish(options: Options, names: tuple[str, ...] | None, parts: PartialSums) -> tuple[Moments, tuple[Read, ...]]:
-    """Make moments of the sums of all rows."""
+    """Make moments from the sums of all rows."""
     return parts.moments(options, names), parts.reads
 
 
 def run_together(
     options: Options, names: tuple[str, ...] | None, parts: PartialSums
 ) -> tuple[PartialSums, tuple[Read, ...]]:
-    """Leave the sums of all rows as they are: they are to be added to others."""
+    """Return the sums of all rows unchanged, to be merged into other sums."""
     return parts, parts.reads
 
 
 @dataclass(frozen=True)
 class TaskNode:
-    """A node of the tree as its task knows it: so little that it travels with the task.
+    """The part of the plan that the task of a node needs; it is small and is sent with the task.
 
-    A merge that depended on the whole job would count every worker that has the job as near to its inputs.
+    If a merge depended on the whole job, the scheduler would treat every worker that has the job as close to its data.
     """
 
     checkpoints: Checkpoints | None
-    name: str | None  # of its own checkpoint, if it is worth one
-    above: tuple[str, ...]  # checkpoints that would hold it too
-    below: tuple[str, ...]  # checkpoints that its own stands for
-    overwrite: bool  # inputs; only where a task runs once: a Dask worker may be asked for the same inputs again
+    name: str | None  # of its own checkpoint, if the plan has one for it
+    above: tuple[str, ...]  # names of checkpoints that would contain this result
+    below: tuple[str, ...]  # names of checkpoints that this node's checkpoint replaces
+    overwrite: bool  # merge in place; only where a task runs once, because a Dask worker may need the same inputs again
 
     @classmethod
     def of(cls, job: PassJob, index: int) -> TaskNode:
-        """Look up a node."""
+        """Return the description of a node."""
         plan, overwrite = job.plan, job.worker_threads == 0
         if job.checkpoints is None:
             return cls(None, None, (), (), overwrite)
@@ -164,18 +165,18 @@ class TaskNode:
         return cls(job.checkpoints, plan.nodes[mine].name, above, tuple(plan.saved_below(index)), overwrite)
 
     def find(self) -> PartialSums | Elsewhere | None:
-        """Look for a checkpoint of the node, or of one above it."""
+        """Load the checkpoint of the node; return `Elsewhere` if a checkpoint further up contains it."""
         if self.checkpoints is None:
             return None
         found = None
         if self.name is not None and self.checkpoints.has(self.name):
-            found = self.checkpoints.load(self.name)  # None if one above has just replaced it
+            found = self.checkpoints.load(self.name)  # None if a checkpoint further up has just replaced it
         if found is None and any(self.checkpoints.has(name) for name in self.above):
             return Elsewhere()
         return found
 
     def keep(self, parts: PartialSums) -> PartialSums:
-        """Save the result if it is worth it, then drop the checkpoints it stands for."""
+        """Save the result if the plan has a checkpoint for it, then delete the checkpoints it replaces."""
         if self.checkpoints is not None and self.name is not None:
             self.checkpoints.save(self.name, parts)
             self.checkpoints.drop(list(self.below))
@@ -183,7 +184,7 @@ class TaskNode:
 
 
 def _ahead(source: Source, reads: list[tuple[int, int]]) -> Iterator[tuple[int, NDArray[Any] | SparseRows]]:
-    """Yield the blocks; where reading waits for a network, the next one is under way meanwhile."""
+    """Yield the blocks; where reads wait for a network, a thread reads the next block in the meantime."""
     if not source.waits:
         for start, stop in reads:
             yield start, source.read_block(start, stop)
@@ -198,7 +199,7 @@ def _ahead(source: Source, reads: list[tuple[int, int]]) -> Iterator[tuple[int, 
 
 
 def _entries(what: str, given: Any, span_start: int, start: int, count: int) -> NDArray[Any] | None:
-    """Return the weights or mask of a block, from what the task was given: a Zarr array, or those of the span."""
+    """Return the weights or mask of a block, taken from a Zarr array of all rows or from the entries of the span."""
     if given is None:
         return None
     first = start if isinstance(given, StoredVector) else start - span_start
@@ -207,7 +208,7 @@ def _entries(what: str, given: Any, span_start: int, start: int, count: int) -> 
 
 @contextmanager
 def _own_process(job: PassJob) -> Iterator[None]:
-    """Set up the process of a Dask worker while a span is read; the caller's process was set up for the whole pass."""
+    """Set up the process of a Dask worker while it reads a span; the caller's process is set up for the whole pass."""
     if job.worker_threads == 0:
         yield
     else:
@@ -217,7 +218,7 @@ def _own_process(job: PassJob) -> Iterator[None]:
 
 
 def _memory_of(job: PassJob) -> AbstractContextManager[None]:
-    """Wait until one more span fits in the memory of this worker; threads of the caller's process were counted."""
+    """Wait until a further span fits in this worker's memory; in the caller's process the plan limits the threads."""
     if job.worker_threads == 0:
         return nullcontext()
     return memory_for_span(job.plan.memory // job.plan.concurrency, job.budget, asked=job.budget_asked)

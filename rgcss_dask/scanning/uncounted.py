@@ -1,4 +1,4 @@
-"""One pass over Dask blocks whose rows nobody has counted: counting them first would be another pass."""
+"""One pass over Dask blocks of unknown length: counting their rows first would take another pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether data still are what was summed: rows are read again and compared with the checksums of the archive."""
+"""Verification: rows are read again and compared with the checksums in the archive."""
 
 from __future__ import annotations
 
