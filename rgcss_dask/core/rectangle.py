@@ -51,8 +51,8 @@ class Rectangle(Moments):
         """Return the matrix about a shift that is further by d."""
         raise NotImplementedError
 
-    def _near(self, point: Array) -> Self:
-        return self.about(np.rint(point))
+    def _near(self, point: Array, *, overwrite: bool = False) -> Self:
+        return self.about(np.rint(point))  # a new matrix if it moves
 
     def _merged(self, other: Moments, sign: float = 1.0, *, overwrite: bool = False) -> Moments:
         assert isinstance(other, Rectangle)  # of the same kind: it was checked
