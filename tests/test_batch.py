@@ -247,7 +247,7 @@ def test_columns_are_exchanged_with_fewer_rows_than_columns_too(tmp_path):
     greedy, refined, wanted = picked("wide.zarr"), picked("wide.zarr", refine=True), picked("m.zarr", refine=True)
     assert set(refined.selection.columns) == set(wanted.selection.columns) != set(greedy.selection.columns)
     assert refined.selection.loss[-1] < greedy.selection.loss[-1]
-    assert any("need the Gram of all 30" in line for line in said)
+    assert not any("Gram" in line for line in said)  # they are exchanged from the rows themselves
     assert refined.provenance["asked"]["refine"]
 
 

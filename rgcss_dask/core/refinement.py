@@ -240,6 +240,8 @@ class _Ground:
         loss, _ = self._weighed(columns)
         if loss < best.loss:
             best = replace(best, columns=columns, loss=loss, settled=True)
+        known = self._selection.tight_bound(self.base.spectrum(self._selection.counting.counts(self.base.n)))[-1]
+        lower = max(lower, min(float(known), best.loss))  # where little was searched, the bound says more
         return best, certificate(lower, best.loss, self._selection.start, nodes, seconds)
 
     def in_order(self, columns: Index) -> Index:
