@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,14 @@ def _ctrl_c():
     tests import take it for themselves (dask-jobqueue).
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _no_figures_left():
+    """Close what a test has plotted: pyplot keeps every figure, and warns of many."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
 
 
 def pytest_addoption(parser):

@@ -228,7 +228,7 @@ def test_another_version_is_named(placed, stored, monkeypatch, found, words):
     monkeypatch.setattr(placement, "make_probe", lambda: probe)
     monkeypatch.setattr(versions, "make_probe", lambda: probe)
     for where, place in (("scheduler", "scheduler"), ("worker", "worker")):
-        with pytest.raises(RuntimeError, match=f"here it is {rg.__version__}, on the {place} .* {words}"):
+        with pytest.raises(RuntimeError, match=f"this process has {rg.__version__}, on the {place} .* {words}"):
             rg.select(placed, 3, where=where)
     with pytest.raises(RuntimeError, match=f"on the scheduler .* {words}"):
         rg.scan(stored)
@@ -239,13 +239,13 @@ def test_another_version_on_a_worker_is_named(client, stored, monkeypatch):
         return {"version": "0.0.7" if hasattr(dask_worker, "memory_manager") else version, "free": 0}
 
     monkeypatch.setattr(versions, "make_probe", lambda: probe)
-    with pytest.raises(RuntimeError, match=f"here it is {rg.__version__}, on the worker .* it is 0.0.7"):
+    with pytest.raises(RuntimeError, match=f"this process has {rg.__version__}, on the worker .* it is 0.0.7"):
         rg.scan(stored)
 
 
 def test_another_version_on_a_worker_that_joined_later_is_named(client, stored, monkeypatch):
     monkeypatch.setattr(sight, "VERSION", "0.0.7")  # what a worker that was not there to be asked says of itself
-    with pytest.raises(RuntimeError, match=f"here it is {rg.__version__}, on the worker .* it is 0.0.7"):
+    with pytest.raises(RuntimeError, match=f"this process has {rg.__version__}, on the worker .* it is 0.0.7"):
         rg.scan(stored)
 
 

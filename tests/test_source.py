@@ -208,7 +208,7 @@ def test_a_dask_array_computes_what_it_depends_on_once(A):
 
 def test_dask_blocks_that_break_their_promise_are_refused(A):
     X = da.from_array(A, chunks=(500, 12)).map_blocks(lambda b: b.astype(float), dtype=np.uint8)
-    with pytest.raises(ValueError, match="promises 12 columns of uint8; a block has 12 of float64"):
+    with pytest.raises(ValueError, match="has 12 columns of uint8, a block has 12 of float64"):
         scan(X)
 
 

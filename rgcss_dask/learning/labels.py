@@ -56,7 +56,7 @@ class Labels:
 def _read(given: Any, storage_options: dict[str, Any]) -> NDArray[Any]:
     if isinstance(given, str | Path) and not is_url(str(given)):
         if Path(given).suffix == ".npy":
-            return np.load(given, allow_pickle=False)
+            return np.load(given)
         if Path(given).suffix in TEXT:
             lines = Path(given).read_text().splitlines()
             return np.array([line.strip() for line in lines], dtype=object)
