@@ -480,7 +480,8 @@ def test_a_process_with_another_version_or_none(other_package, stored, tmp_path,
     other = other_package(content)
     odd = {"scheduler": other} if role == "scheduler" else {"workers": [other]}
     with bare_cluster(tmp_path, **{"workers": [{}], **odd}) as (address, _), Client(address):
-        with pytest.raises(RuntimeError, match=rf"this process has {rg.__version__}, on the {role} tcp://127.* {words}"):
+        told = rf"this process has {rg.__version__}, on the {role} tcp://127.* {words}"
+        with pytest.raises(RuntimeError, match=told):
             rg.scan(stored)
 
 
