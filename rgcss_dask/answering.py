@@ -37,7 +37,7 @@ from rgcss_dask.runtime.memory_limit import unused_memory
 
 Array = NDArray[np.float64]
 
-WORTH_A_LOOK = 2**27  # bytes of an n x n matrix from which on memory is looked at
+WORTH_A_LOOK = 2**27  # smallest n x n matrix, in bytes, for which free memory is checked
 
 
 def answered(
@@ -204,7 +204,7 @@ def _is_remote(source: Any, where: str | None) -> TypeGuard[RemoteMoments]:
 
 
 def _check_fits(source: Any, need: Callable[[int], Need]) -> None:
-    """Refuse what takes more than all the memory that is free: the system would end this process, or begin to swap."""
+    """Refuse computations that need more memory than is free: the system would kill this process, or start to swap."""
     if not isinstance(source, Moments) or source.KIND != Moments.KIND or 8 * source.n**2 < WORTH_A_LOOK:
         return
     work, free = need(source.n).work, unused_memory()

@@ -1,4 +1,4 @@
-"""Bands of image cubes: which few carry the signal in all of them, or tell the classes of the pixels apart."""
+"""Band selection for image cubes: a few bands that explain the signal in all bands, or separate the pixel classes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bands(AboutSelection):
-    """Picked bands of an image cube, and the spectrum they are picked from.
+    """Picked bands of an image cube, with the mean spectrum and the noise.
 
-    Made by `bands`. Asked for columns, names, losses or a table of picks, it gives those of its selection.
+    Made by `bands`. Its columns, names, losses and table of picks are those of its selection.
 
     Examples
     --------
@@ -45,14 +45,14 @@ class Bands(AboutSelection):
     """
 
     selection: Selection
-    mean: Array  #: (n,) the mean spectrum of the pixels that were looked at
-    noise: Array | None  #: (n,) standard deviation of the noise in each band, where it was looked for or given
-    at: Array | None  #: (n,) where each band lies, such as its wavelength, where a DataArray says it
-    carried: str  #: what the shares are shares of, in words
+    mean: Array  #: (n,) the mean spectrum of the pixels that were read
+    noise: Array | None  #: (n,) standard deviation of the noise in each band, if estimated or given
+    at: Array | None  #: (n,) coordinate of each band, such as its wavelength, if a DataArray has one
+    carried: str  #: what the explained shares refer to, in words
 
     @property
     def sentence(self) -> str:
-        """Say in one sentence what the picked bands are worth."""
+        """Summarise the picked bands in one sentence."""
         share = percent(self.explained[-1]) if len(self) else "nothing"
         verb = "carries" if len(self) == 1 else "carry"
         return f"{len(self)} of {counted(len(self.mean), 'band')} {verb} {share} of {self.carried}."
@@ -75,50 +75,50 @@ def bands(
     nan: str = "raise",
     progress: bool | Callback | None = None,
 ) -> Bands:
-    """Pick the bands of an image cube that carry the signal in all of them, or its classes.
+    """Pick the bands of an image cube that explain the signal in all bands, or its pixel classes, best.
 
-    Without ``noise`` and ``labels`` the noisiest bands tend to be picked, because nothing else carries their noise.
-    With noise, what is to be carried is the signal behind each band, and each error counts in units of the noise of
-    its band. The cube is read once; for noise and labels together twice.
+    Without ``noise`` and ``labels`` the noisiest bands tend to be picked, because other bands cannot explain their
+    noise. With noise variances the targets are the signals of the bands, without their noise, and the error of each
+    band is divided by its noise. The cube is read once; with both noise estimation and labels, twice.
 
     Parameters
     ----------
     cube : array of shape (lines, columns, bands), path of a Zarr array, or DataArray
-        Of NumPy, Dask, Zarr or Xarray, larger than memory if it is in blocks or stored.
+        A NumPy, Dask, Zarr or Xarray array; larger than memory if it is stored or in Dask blocks.
     k : int
-        How many bands.
+        Number of bands.
     noise : {"neighbours"}, array of shape (bands,) or None, default="neighbours"
-        Variances of the noise; ``"neighbours"`` finds them from differences of three pixels that follow each other
-        along the lines, where scenes change evenly and noise does not.
+        Noise variances; ``"neighbours"`` estimates them from second differences of pixels along the lines, where a
+        scene changes evenly and noise does not.
     labels : array of int of shape (lines, columns), optional
-        A class for each pixel. Bands are picked that tell the classes apart, each of which counts alike. Only pixels
-        with a label count then; give those of training only, if others are to be classified later.
+        A class for each pixel. The picked bands then separate the classes, which all count alike. Only labelled pixels
+        are used; to classify other pixels later, give the labels of the training pixels only.
     share : float, default=1.0
-        With labels: how much of the loss the labels make up, above 0; the rest is that of the signals. With 1, noise
-        is not looked for.
+        With labels: share of the labels in the loss, above 0; the signals make up the rest. With 1, noise is not
+        estimated.
     unlabelled : int, default=0
-        The label of pixels without one.
+        The label that marks pixels without a class.
     lam : float, default=1.0
         Lambda, see `select`.
     include : sequence of int or str, optional
-        Bands that are picked first, by index, or by the name that a DataArray gives them, such as ``"band=700"``.
+        Bands to pick first, by index, or by name for a DataArray, such as ``"band=700"``.
     exclude : sequence of int or str, optional
-        Bands that are never picked, such as those where water absorbs.
+        Bands that must not be picked, such as those where water absorbs.
     refine : bool, default=False
-        Whether to swap picked bands for others while that lowers the loss.
+        Whether to swap picked bands for others as long as that lowers the loss.
     effort : int, default=0
-        How many more searches for better swaps, see `refine`.
+        Number of additional searches for better swaps, see `refine`.
     dim : str, optional
-        The dimension of a DataArray that is the bands; the last one by default.
+        The band dimension of a DataArray; the last one by default.
     nan : {"raise", "drop"}, default="raise"
-        What becomes of pixels with a gap in some band: an error that names it, or they are left out.
+        Policy for pixels with a gap in a band: raise an error that names the pixel, or leave them out.
     progress : bool or callable, optional
-        Whether to show a bar while the cube is read, see `scan`.
+        Whether to show a progress bar while the cube is read, see `scan`.
 
     Returns
     -------
     Bands
-        The picks and what they carry, the mean spectrum, and the noise.
+        The picks and what they explain, the mean spectrum, and the noise.
 
     See Also
     --------
@@ -166,12 +166,12 @@ def bands(
 
 
 def _at(names: tuple[str, ...] | None) -> Array | None:
-    """Return where bands lie, if that is in their names."""
+    """Return the coordinates of the bands, if their names contain them."""
     return next(iter(coordinates(names).values()), None)
 
 
 def _words(variance: Array | None, targets: Targets | None, share: float) -> str:
-    """Say what is to be carried."""
+    """Describe the targets in words."""
     own = "the variation of all bands" if variance is None else "the signal in all bands, in units of their noise"
     if targets is None:
         return own
@@ -180,7 +180,7 @@ def _words(variance: Array | None, targets: Targets | None, share: float) -> str
 
 
 def _given(noise: str | ArrayLike | None, count: int) -> Array | None:
-    """Return variances that are given, one for each band."""
+    """Return the given noise variances, one for each band."""
     if noise is None or isinstance(noise, str):
         if noise not in (None, "neighbours"):
             raise ValueError(f"noise must be 'neighbours', variances or None; got {noise!r}.")
@@ -192,13 +192,13 @@ def _given(noise: str | ArrayLike | None, count: int) -> Array | None:
 
 
 def _found(moments: Moments) -> Array:
-    """Return the variances that neighbours tell; none is more than there is."""
-    assert moments.differences is not None  # the pass looked for them
+    """Return the noise variances estimated from neighbouring rows, each at most the variance of its band."""
+    assert moments.differences is not None  # the pass was run with noise=True
     return np.minimum(moments.differences.variance, moments.spread**2)
 
 
 def _with_noise(problem: Problem, moments: Moments, variance: Array | None) -> Problem:
-    """Return the problem of carrying signals, each error in units of the noise; one that never varies has neither."""
+    """Return the problem with signals as targets and errors divided by the noise; constant bands get weight 0."""
     if variance is None:
         return problem
     spread = moments.spread[: len(variance)]
@@ -231,7 +231,7 @@ def _targets(labels: Any, shape: tuple[int, int], unlabelled: int) -> Targets:
 
 
 def _check_classes(moments: Moments, targets: Targets) -> None:
-    """Refuse classes of which no pixel is without a gap."""
+    """Refuse classes whose pixels all have gaps."""
     there = moments.mean[-len(targets.names) :] > 0.0
     if not there.all():
         gone = targets.names[int(np.argmin(there))]

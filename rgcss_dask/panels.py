@@ -1,4 +1,4 @@
-"""Panels of genes: the few genes from which the others, and the cell types, can be told best."""
+"""Gene panels: a few genes from which the expression of other genes and the cell types are rebuilt."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Index = NDArray[np.intp]
 Genes = Sequence[int] | Sequence[str] | NDArray[Any] | str
 
 HIGHLY_VARIABLE = "highly_variable"
-# The share of the cell types, and lambda for each cell: settled with examples/benchmarks/panels.py, on splits whose
-# figures decide and are not those that its page reports.
+# Share of the cell types in the loss, and lambda for each cell: chosen with examples/benchmarks/panels.py, on other
+# data splits than those its page reports.
 SHARE, LAMBDA = 0.3, 0.05
-# A mean this far below 0, in standard deviations, is no rounding.
+# A mean further below 0 than this, in standard deviations, is not rounding.
 _BELOW = -1e-6
 
 
@@ -54,56 +54,56 @@ def gene_panel(
     inplace: bool = True,
     progress: bool | Callback | None = None,
 ) -> GenePanel:
-    """Pick k genes from which the other genes, and the cell types, can be told best.
+    """Pick k genes from which the other genes and the cell types are rebuilt with the smallest loss.
 
-    The expression of all genes, and the type of each cell, are rebuilt from the picked genes by least squares; genes
-    are picked one by one, then swapped while that lowers the loss. Expects log-normalised values: genes count by their
-    variance, which keeps the distances between cells. One pass over the cells, O(cells n^2) for n genes that are read,
-    less for sparse cells, and n^2 numbers of memory; then a second or two.
+    The expression of all genes, and the type of each cell, are rebuilt from the picked genes by least squares. Genes
+    are picked one by one, then swapped as long as that lowers the loss. Values should be log-normalised: each gene
+    counts by its variance, which preserves the distances between cells. The cells are read once, in O(cells n^2) time
+    for n genes (less for sparse matrices) and with n^2 numbers of memory; the selection then takes a second or two.
 
     Parameters
     ----------
     adata : AnnData or path
-        In memory, backed by a file, or the path of an .h5ad file or of a Zarr store, which are read by ranges of
-        cells. Sparse matrices are read by rows (CSR).
+        An AnnData in memory or backed by a file, or the path of an .h5ad file or of a Zarr store, which are read in
+        ranges of cells. Sparse matrices must be stored by rows (CSR).
     k : int
-        How many genes, those in ``include`` among them.
+        Number of genes, including those in ``include``.
     cell_types : str or array of shape (cells,), optional
-        The column of ``obs`` with the type of each cell, or the types. Each type counts alike, however many cells it
-        has. Without it only the genes count.
+        The column of ``obs`` with the type of each cell, or the types themselves. All types count alike, whatever their
+        number of cells. Without it only the genes count.
     share : float, default=0.3
-        How much of the loss before the first pick the cell types make up, from 0 to 1; the rest is that of the genes.
-        More of it lets go of distances between cells. With 0 genes are picked without regard to the types, and the
-        panel still tells what it carries of them.
+        Share of the cell types in the loss before the first pick, from 0 to 1; the genes make up the rest. A larger
+        share preserves distances between cells less well. With 0 the types do not influence the picks, but the panel
+        still reports how well it explains them.
     include, exclude : genes, optional
-        Genes that are picked first, and genes that are never picked, by names, patterns such as ``"MT-*"``, or
-        positions. Excluded genes are still carried.
+        Genes to pick first, and genes that must not be picked, by names, patterns such as ``"MT-*"``, or positions.
+        The loss still counts excluded genes.
     highly_variable : bool or str, default=True
-        Read the genes that ``var["highly_variable"]`` marks, or another column of ``var``, and those in ``include``;
-        with False all genes.
+        Read the genes marked in ``var["highly_variable"]``, or in another column of ``var``, and those in ``include``;
+        with False read all genes.
     layer : str, optional
-        A layer to take in the place of X.
+        Name of a layer to read instead of X.
     lam : float, optional
-        Lambda of the regularised loss, see `select`. By default 0.05 for each cell, as if the picked genes had noise of
-        that variance: panels then recognise types better in cells that were not seen, and keep distances as well.
+        Lambda of the regularised loss, see `select`. By default 0.05 times the number of cells, as if the picked genes
+        had noise of variance 0.05: panels then recognise types better in new cells and preserve distances as well.
     effort : int, default=0
-        How many more searches to make for swaps, see `refine`.
+        Number of additional searches for swaps, see `refine`.
     key_added : str, default="gene_panel"
-        What the picks are called in the AnnData, see `GenePanel.annotate`.
+        Name of the results in the AnnData, see `GenePanel.annotate`.
     inplace : bool, default=True
-        Write the picks into an AnnData object. What is at a path is never changed, nor is the file that backs an
-        object before it is written.
+        Write the results into the AnnData object. Data at a path are never changed, nor is the file of a backed object
+        until the object is written.
     progress : bool or callable, optional
         Progress of the reading, see `scan`.
 
     Returns
     -------
     GenePanel
-        The genes in pick order, with what they explain of the genes and of each cell type.
+        The genes in pick order, with how much of the genes and of each cell type they explain.
 
     See Also
     --------
-    rgcss_dask.plots.cell_types : which picked gene is high in which cell type.
+    rgcss_dask.plots.cell_types : draws the mean of each picked gene in each cell type.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def gene_panel(
 def _genes(
     cells: Cells, k: int, include: Genes, exclude: Genes, highly_variable: bool | str
 ) -> tuple[Index, dict[str, Any]]:
-    """Return where the genes to be read are, and what is included and excluded among these; checked before the pass."""
+    """Return the positions of the genes to read, and the included and excluded ones among them; check the options."""
     n, names = cells.matrix.shape[1], cells.matrix.names
     first, never = chosen(include, n, names), chosen(exclude, n, names)
     both = np.intersect1d(first, never)
@@ -168,7 +168,7 @@ def _genes(
 
 
 def _marked(var: Any, highly_variable: bool | str) -> NDArray[np.bool_]:
-    """Return which genes are to be read, as a column of var says, or all."""
+    """Return which genes to read: those marked in a column of var, or all."""
     if highly_variable is False:
         return np.ones(len(var), dtype=bool)
     name = HIGHLY_VARIABLE if highly_variable is True else highly_variable
@@ -209,18 +209,18 @@ def _types(cells: Cells, cell_types: Any) -> Targets:
 
 
 def _carrying(moments: Moments, targets: Targets | None, share: float) -> dict[str, Any]:
-    """Return what is to be carried, as options of `select`."""
+    """Return the options of `select` that make the cell types targets."""
     if targets is None:
         return {}
     n = moments.n - len(targets.names)
-    if share == 0:  # the types are there to be told of
+    if share == 0:  # the indicators of the types have no weight, but the panel reports their shares
         return {"candidates": np.arange(n), "column_weights": np.repeat([1.0, 0.0], [n, moments.n - n])}
     aims = carrying_y(Problem(center=True), moments, targets, share).aims
     return {"column_weights": aims.column_weights, "targets": aims.targets, "target_share": share}
 
 
 def _warn_of_values(moments: Moments, n: int) -> None:
-    """Say where the values are not log-normalised, as far as the sums over all cells tell."""
+    """Warn if the sums over all cells show that the values are not log-normalised."""
     if moments.exact:
         found = "whole numbers only, as counts are"
     elif np.any(moments.mean[:n] < _BELOW * moments.spread[:n]):

@@ -1,4 +1,4 @@
-"""Sensors on a map: places from which the field everywhere else is rebuilt, and the error that is left there."""
+"""Sensor placement on a map: places from which the field is rebuilt everywhere, and the remaining error."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sensors(AboutSelection):
-    """Where sensors stand, how the field is rebuilt from them, and the error that is left.
+    """Sensor places, the linear model that rebuilds the field from the sensors, and the remaining error.
 
-    Made by `sensors`. Asked for columns, losses or a table of picks, it gives those of its selection.
+    Made by `sensors`. Its columns, losses and table of picks are those of its selection.
 
     Examples
     --------
@@ -58,39 +58,39 @@ class Sensors(AboutSelection):
 
     selection: Selection
     layout: Field
-    kept: int  #: how many of them stood there before; they come first
+    kept: int  #: number of kept stations; they come first
     held_out: Array  #: (blocks, n) mean squared error of each column in each block of times
-    held_out_rows: Array  #: (blocks,) how many times, or their weight, each block has
-    counts: Array  #: (n,) how much the error of each column counts, such as its area
-    coefficients: Array  #: (k, n) weights of the sensors, which stand in the order of picking
-    tuning: Tuning | None  #: how lambda was chosen, where it was
+    held_out_rows: Array  #: (blocks,) number of times in each block, or their weight
+    counts: Array  #: (n,) weight of the error of each column, such as its area
+    coefficients: Array  #: (k, n) weights of the sensors, in pick order
+    tuning: Tuning | None  #: how lambda was chosen; None if it was given
 
     @property
     def places(self) -> Any:
-        """The columns of the sensors in the order of picking, with their coordinates, (k,) DataArray."""
+        """The columns of the sensors in pick order, with their coordinates, (k,) DataArray."""
         found = self.layout.places(self.columns)
         return found.assign_coords(kept=(PLACE, np.arange(len(self)) < self.kept))
 
     @property
     def error(self) -> Any:
-        """Root mean square error at each place in blocks of times without which sensors were placed; a map."""
+        """Root mean square error at each place in held-out blocks of times, as a map."""
         share = self.held_out_rows / self.held_out_rows.sum()
         return self.layout.full(np.sqrt(share @ self.held_out)).rename("error")
 
     @property
     def block_rmse(self) -> Array:
-        """Root mean square error over all places, as they count, in each block of times, (blocks,)."""
+        """Weighted root mean square error over all places in each held-out block of times, (blocks,)."""
         return np.asarray(np.sqrt(self.held_out @ self.counts / self.counts.sum()))
 
     @property
     def rmse(self) -> float:
-        """Root mean square error over all places, as they count, in blocks of times that nothing was learnt from."""
+        """Weighted root mean square error over all places in all held-out blocks of times."""
         share = self.held_out_rows / self.held_out_rows.sum()
         return float(np.sqrt(share @ self.block_rmse**2))
 
     @property
     def sentence(self) -> str:
-        """Say in two sentences what the sensors are worth."""
+        """Summarise the sensors and their error in two sentences."""
         error = self.block_rmse.std(ddof=1) / np.sqrt(len(self.block_rmse))
         there = f", {self.kept} of which stood there before" if self.kept else ""
         return (
@@ -100,17 +100,17 @@ class Sensors(AboutSelection):
         )
 
     def read(self, field: Any) -> Any:
-        """Return what the sensors would have read.
+        """Return the values of a field at the sensors.
 
         Parameters
         ----------
         field : DataArray
-            A field with the places of the one that was given to `sensors`.
+            A field on the same places as the field given to `sensors`.
 
         Returns
         -------
         DataArray of shape (m, k)
-            Its values at the sensors, in the order of picking.
+            Its values at the sensors, in pick order.
         """
         if not is_labelled(field):
             raise WrongKindError(f"a field is a DataArray of Xarray; got {type(field).__qualname__}.")
@@ -119,32 +119,32 @@ class Sensors(AboutSelection):
         return found.assign_coords({RANK: (PLACE, np.arange(1, len(self) + 1))})
 
     def rebuild(self, readings: Any) -> Any:
-        """Rebuild the field everywhere from what the sensors read.
+        """Rebuild the field at all places from sensor readings.
 
         Parameters
         ----------
         readings : DataArray
-            Values at the sensors, in any order if they have the coordinates of the places, as those of ``read`` have.
+            Values at the sensors, in pick order; in any order if they have the coordinates that ``read`` returns.
 
         Returns
         -------
         DataArray
-            The field at all places; at the sensors it is what they read. Readings in Dask stay lazy.
+            The field at all places; at the sensors it equals the readings. Readings in Dask stay lazy.
         """
         return rebuilt_field(readings, self.layout, Rebuild.of(self.selection, self.coefficients))
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the map of the error left, with the sensors in the order of picking; see `plots.error_left`.
+        """Draw a map of the remaining error with the sensors in pick order; see `plots.error_left`.
 
         Parameters
         ----------
         ax : Axes, optional
-            Where to draw; by default a new figure.
+            Axes to draw on; by default a new figure.
 
         Returns
         -------
         Axes
-            The axes, for more drawing.
+            The axes.
         """
         return error_left(self.error, self.places, ax)
 
@@ -168,59 +168,59 @@ def sensors(
     nan: str = "raise",
     progress: bool | Callback | None = None,
 ) -> Sensors:
-    """Place sensors in a field, so that it is rebuilt best everywhere from what they read.
+    """Place sensors so that their readings rebuild a field everywhere with the smallest squared error.
 
-    Sensors are picked one by one, then moved while that lowers the error, where that takes seconds. Lambda is chosen,
-    and the error left at each place found, by holding out blocks of neighbouring times: each is rebuilt from sensors
-    that were placed without it. A field that does not fit into memory, in blocks of Dask, is read once.
+    Sensors are picked one by one, then moved as long as that lowers the error, if moving them takes seconds only.
+    Blocks of neighbouring times are held out to choose lambda and to estimate the error at each place: each block is
+    rebuilt from sensors that were placed without it. A field in Dask that is larger than memory is read once.
 
     Parameters
     ----------
     field : DataArray
-        Values over time and places, such as ``(time, lat, lon)``. Places without a value (land, for an ocean) are left
-        out.
+        Values over time and places, such as ``(time, lat, lon)``. Places without any value (land in an ocean field)
+        are left out.
     k : int, optional
-        How many sensors, with those that are kept. Needed unless there is a budget.
+        Number of sensors, including kept stations. Required unless ``budget`` is given.
     rows : str, optional
-        Name of the dimension of times; the first one by default.
+        Name of the time dimension; the first dimension by default.
     keep : sequence of (latitude, longitude), optional
-        Stations that exist and stay; each is taken to stand at the nearest place with values, which must lie within a
-        cell of the grid. For other fields than maps of the Earth, a coordinate in each dimension of the places.
+        Existing stations that stay. Each is assigned to the nearest place with values, which must lie within one cell
+        of the grid. For fields that are not maps of the Earth, give a coordinate for each dimension of the places.
     distance : float, optional
-        How far a new sensor must stand from all others at least: km on a map of the Earth, else in the units of the
+        Smallest distance of a new sensor from all others: in km on a map of the Earth, otherwise in the units of the
         coordinates.
     regions : DataArray or array of bool, optional
-        A map of where new sensors may stand. The error still counts everywhere.
+        A map of the places where new sensors are allowed. The error still counts everywhere.
     limits : sequence of (DataArray or array of bool, int), optional
-        In each of these regions at most so many sensors stand.
+        Pairs of a region and the largest number of sensors in it.
     costs : DataArray or array, optional
-        A map of what a sensor costs at each place, above 0.
+        A map of the cost of a sensor at each place, above 0.
     budget : float, optional
-        What the new sensors together may cost at most; each costs 1 without ``costs``.
+        Largest total cost of the new sensors; each costs 1 if ``costs`` is not given.
     weights : {"latitude"}, DataArray, array or None, default="latitude"
-        How much the error at each place counts: by the area of a cell, which shrinks with the cosine of the latitude;
-        by a map; or all places alike (None).
+        Weight of the error at each place: the area of its cell, proportional to the cosine of the latitude; a map; or
+        equal weights (None).
     lam : float or ``"cv"``, default="cv"
-        Lambda, or ``"cv"`` for the one that rebuilds the blocks best.
+        Lambda, or ``"cv"`` for the lambda with the smallest error in the held-out blocks.
     blocks : int, default=5
-        How many blocks of neighbouring times are held out, one after the other.
+        Number of blocks of neighbouring times, each held out once.
     refine : bool, optional
-        Whether to move sensors after they are picked; by default where that takes seconds.
+        Whether to move sensors after they are picked; by default only if that takes seconds.
     effort : int, default=0
-        How many more searches for better places, see `refine`.
+        Number of additional searches for better places, see `refine`.
     nan : {"raise", "drop"}, default="raise"
-        What becomes of gaps at places that have other values: an error, or those times are left out.
+        Policy for gaps at places that have other values: raise an error, or leave out those times.
     progress : bool or callable, optional
-        Whether to show a bar while the field is read, see `scan`.
+        Whether to show a progress bar while the field is read, see `scan`.
 
     Returns
     -------
     Sensors
-        The places, how the field is rebuilt from them, and the error left.
+        The places, the model that rebuilds the field, and the remaining error.
 
     See Also
     --------
-    select : with all options; give it a field laid out by `Field`.
+    select : with all options; takes a field as a matrix, see `Field`.
 
     Examples
     --------
@@ -246,7 +246,7 @@ def sensors(
     problem = Problem(lam=1.0 if isinstance(lam, str) else lam, include=stations, center=True, aims=aims)
     problem = problem.by_index(layout.n, layout.names)
     k = most_columns(layout.n, layout.names, k, problem, tunes=tunes)
-    problem.rules(k, layout.n, layout.names)  # refused before the reading
+    problem.rules(k, layout.n, layout.names)  # refuses invalid options before the field is read
     source = given(layout.matrix(field), folds=blocks, blocks=True, nan=nan, progress=progress).source
     assert isinstance(source, Moments | Rows)
     tuned = validated(source, k, problem, fixed_k=True) if tunes else None
@@ -265,7 +265,7 @@ def sensors(
 
 
 def _check(field: Any, k: int | None, budget: float | None, lam: float | str, blocks: int) -> None:
-    """Refuse what no function further down looks at, or only after the reading."""
+    """Refuse invalid options that later functions would not check, or only after the field is read."""
     if not is_labelled(field):
         raise WrongKindError(f"a field is a DataArray of Xarray; got {type(field).__qualname__}.")
     if k is None and budget is None:
@@ -277,13 +277,13 @@ def _check(field: Any, k: int | None, budget: float | None, lam: float | str, bl
 
 
 def _moves(source: Moments | Rows, k: int) -> bool:
-    """Tell whether to move sensors where nobody says: where a sweep takes a second or two."""
+    """Tell whether to move sensors by default: if one sweep takes a second or two."""
     height = source.n if isinstance(source, Moments) else source.rows
     return height * source.n * k <= CHEAP
 
 
 def _stations(layout: Field, keep: Sequence[Sequence[float]]) -> NDArray[np.intp]:
-    """Return the columns where existing stations stand; no two stand at the same place."""
+    """Return the columns of the existing stations; refuse two stations at the same place."""
     if len(keep) == 0:
         return np.empty(0, dtype=np.intp)
     found = nearest(layout.names, keep)
@@ -308,7 +308,7 @@ def _aims(
     budget: float | None,
     weights: Any,
 ) -> Aims:
-    """Return what is asked of maps as values for columns; stations that exist cost nothing, and may stand anywhere."""
+    """Return the maps as values for columns; existing stations are allowed everywhere and cost nothing."""
     given_weights = weights is None or isinstance(weights, str)
     each = None if costs is None else layout.flat(costs, "costs")
     candidates = None

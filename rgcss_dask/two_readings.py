@@ -170,9 +170,10 @@ def band_of_candidates(
     overwrite: bool = False,
     **reading: Any,
 ) -> Moments:
-    """Read rows twice: find candidates for k picks, then add up their products with all columns, kept if asked for.
+    """Read rows twice: find candidates for k picks, then sum their products with all columns, in an archive if given.
 
-    What does not fit into memory is refused before anything is read; later there are as few runners-up as must be.
+    A pass that does not fit into memory is refused before any data are read; if the band does not fit after the first
+    pass, the number of runners-up is halved until it does.
     """
     source, rows = along(source, rows)
     stored = {name: reading[name] for name in ("missing", "storage_options") if reading.get(name) is not None}
@@ -180,9 +181,9 @@ def band_of_candidates(
     tell, began = say or (lambda words: None), time.monotonic()
     n = opened.shape[1]
     problem = problem.by_index(n, opened.names)
-    problem.prepared(n).rules(k, n)  # which refuse what cannot be picked
+    problem.prepared(n).rules(k, n)  # refuses columns that cannot be picked
     height = _height(k, sketch, runners_up)
-    filled = reading.get("nan") == "mean"  # by the second reading, which knows the means
+    filled = reading.get("nan") == "mean"  # gaps are filled in the second pass, which knows the means
     nan = "raise" if filled else reading.get("nan", "raise")
     room = _Room(opened, Options(folds or 0, groups or 0, nan=nan), reading.get("memory"))
     room.check(min(k, n))
@@ -209,7 +210,7 @@ def band_of_candidates(
 
 
 def _height(k: int, sketch: int | None, runners_up: int) -> int:
-    """Return how many rows the sketch has, and refuse what cannot find candidates."""
+    """Return the number of rows of the sketch; refuse numbers that are too small to find candidates."""
     if not is_whole(runners_up) or runners_up < 1:
         raise ValueError(f"runners_up must be a whole number, 1 or more; got {runners_up!r}.")
     height = checked_rows(max(ROWS_PER_PICK * k, LEAST_ROWS) if sketch is None else sketch)
@@ -219,19 +220,19 @@ def _height(k: int, sketch: int | None, runners_up: int) -> int:
 
 @dataclass(frozen=True)
 class _Room:
-    """What bands fit into the memory that a reading may use."""
+    """Tells which bands fit into the memory of a pass."""
 
     source: Source
-    options: Options  # besides the candidates
+    options: Options  # options of the pass, without the candidates
     memory: Any
 
     def check(self, candidates: int) -> None:
-        """Refuse so many candidates if their products do not fit."""
+        """Refuse this number of candidates if their products do not fit."""
         options = replace(self.options, candidates=tuple(range(candidates)))
         make_request(self.source, options, weights=None, rows=None, reading=Reading(), memory=self.memory)
 
     def holds(self, candidates: int) -> bool:
-        """Tell whether the products of so many fit."""
+        """Tell whether the products of this number of candidates fit."""
         try:
             self.check(candidates)
         except MemoryError:
@@ -240,7 +241,7 @@ class _Room:
 
 
 def _plan_in_words(source: Source, height: int, candidates: int) -> str:
-    """Say what is to be read and for what, and about how long that takes by the rates of this machine."""
+    """Describe the two passes and estimate their time from rates measured on this machine."""
     m, n = source.shape
     stored = m * (source.geometry.sparse_bytes or source.geometry.row_bytes)
     words = (
@@ -248,7 +249,7 @@ def _plan_in_words(source: Source, height: int, candidates: int) -> str:
         f"each time; first for a sketch in {height:,} rows ({size(8 * height * n)}), then for the products of "
         f"some {candidates:,} candidates."
     )
-    if source.geometry.whole:  # its blocks have yet to be computed
+    if source.geometry.whole:  # computing its blocks takes an unknown time
         return words
     where = capacity(cluster=source.processes)
     read, multiplied = _rates(source)
@@ -261,16 +262,16 @@ def _plan_in_words(source: Source, height: int, candidates: int) -> str:
 
 
 def _rates(source: Source) -> tuple[float, float]:
-    """Return the seconds that one thread takes to read a row, and to multiply two numbers among many."""
+    """Return the seconds that one thread takes to read a row, and to multiply a pair of numbers in a large product."""
     step = max(1, READ_BYTES // source.geometry.row_bytes)
     _, stop = next(reads_between(source.cuts, 0, source.shape[0], step))
     began = time.perf_counter()
     block = source.read_block(0, stop)
-    np.array(block.values if isinstance(block, SparseRows) else block)  # what is in memory is only looked at
+    np.array(block.values if isinstance(block, SparseRows) else block)  # copies: a read from memory returns a view
     read = (time.perf_counter() - began) / stop
     X = np.ones((_TRIAL, _TRIAL), np.float32 if source.dtype.itemsize == 1 else np.float64)
     with single_threaded_blas():
-        X @ X  # which wakes the library
+        X @ X  # loads and starts the BLAS library
         began = time.perf_counter()
         X @ X
     return read, (time.perf_counter() - began) / _TRIAL**3

@@ -1,4 +1,4 @@
-"""The rows of all products that belong to some candidates: enough to select among them, for m c n instead of m n^2."""
+"""Products of some candidate columns with all columns: exact selection among them, for m c n instead of m n^2."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rgcss_dask.core.words import counted
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
-# Rows of the matrix that are moved to another shift at once, so that they are in cache.
+# Rows of the matrix that are moved to another shift at once, so that they fit in the cache.
 _ROWS = 16
 # Columns multiplied at once, so that a product of single precision does not need a second matrix.
 _COLUMNS = 4096
@@ -31,10 +31,10 @@ _COLUMNS = 4096
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Band(Rectangle):
-    """Moments of which only the rows of some candidates are known: their products with all columns.
+    """Moments with only the products of some candidate columns with all columns.
 
-    ``product`` is the sum of w (x_C - shift_C)(x - shift)', (c, n). The same questions are answered as from `Moments`,
-    exactly, among the candidates. `scan` makes it with ``candidates=``.
+    ``product`` is the sum of w (x_C - shift_C)(x - shift)', (c, n). Selection among the candidates is exact, as from
+    `Moments`. `scan` makes a band with ``candidates=``.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class Band(Rectangle):
     Picked, in order: 4, 0.
     """
 
-    candidates: tuple[int, ...] = field(kw_only=True)  #: the columns that may be picked, in the order of the rows
+    candidates: tuple[int, ...] = field(kw_only=True)  #: columns that may be picked; row i of ``product`` is the i-th
 
     KIND: ClassVar[str] = "band"
     NUMBERS: ClassVar[tuple[str, ...]] = (*Moments.NUMBERS, "candidates")
@@ -66,7 +66,7 @@ class Band(Rectangle):
         *,
         names: Iterable[str] | None = None,
     ) -> Band:
-        """Take the products of some columns of a block with all of them; see `Moments.of`.
+        """Compute the products of some columns of a block with all columns; see `Moments.of`.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class Band(Rectangle):
 
 
 def _with_outer(rows: Array, index: Index, terms: list[tuple[Array, Array]]) -> Array:
-    """Add the rows ``index`` of outer products u v', in place."""
+    """Add the rows ``index`` of the sum of the outer products u v', in place."""
     U, V = np.stack([u[index] for u, _ in terms], axis=1), np.stack([v for _, v in terms])
     for start in range(0, len(rows), _ROWS):
         rows[start : start + _ROWS] += U[start : start + _ROWS] @ V
@@ -141,7 +141,7 @@ def _with_outer(rows: Array, index: Index, terms: list[tuple[Array, Array]]) -> 
 
 
 class BandSums:
-    """A band in the making: each block is multiplied about its own mean, and added."""
+    """An unfinished band: each block is multiplied about its own mean, and merged."""
 
     def __init__(self, n: int, dtype: np.dtype[Any], candidates: Index, precision: str = "double") -> None:
         self._n, self._dtype, self._index = n, dtype, candidates
@@ -153,7 +153,7 @@ class BandSums:
     def add(
         self, block: NDArray[Any] | SparseRows, weights: NDArray[Any] | None = None, *, also: Sequence[BandSums] = ()
     ) -> None:
-        """Add the rows of a block, also to others; a value that is not finite is an error that gives its place."""
+        """Add the rows of a block, also to ``also``; a value that is not finite raises an error with its place."""
         if isinstance(block, SparseRows):
             found = self._of_sparse(block, weights)
             if found is not None:
@@ -168,7 +168,7 @@ class BandSums:
             self._take(self._of_integers(piece, w) if whole else self._of_floats(piece, w), also)
 
     def finished(self) -> Band:
-        """Hand over what was added."""
+        """Return the band."""
         band = self._empty() if self._band is None else self._band
         if not np.all(np.isfinite(band.column_squares)):
             column = int(np.flatnonzero(~np.isfinite(band.column_squares))[0])
@@ -182,7 +182,7 @@ class BandSums:
         for sums in (self, *also):
             mine = sums._band
             merged = piece if mine is None else mine.merge(piece, overwrite=True)
-            # Several must not write to the matrix of the same first piece.
+            # Each of several bands needs a copy of the first piece, because merges write into it.
             sums._band = replace(merged, product=merged.product.copy()) if mine is None and also else merged  # type: ignore[assignment]
 
     def _empty(self) -> Band:
@@ -204,7 +204,7 @@ class BandSums:
         )
 
     def _of_integers(self, piece: NDArray[Any], weights: NDArray[Any] | None) -> Band:
-        """Multiply 8-bit integers exactly: few enough rows for float32, or weighted in float64."""
+        """Multiply 8-bit integers exactly: in float32 for few rows at a time, or in float64 with weights."""
         offset = 128.0 if self._dtype == np.uint8 else 0.0
         X: NDArray[Any] = piece.astype(np.float32 if weights is None else np.float64)
         X = np.subtract(X, offset, out=X, dtype=X.dtype)
@@ -236,12 +236,12 @@ class BandSums:
         return replace(band, rounding=rounding + doubt_of_values(weight, shift, resolution(self._dtype)), exact=False)
 
     def _of_sparse(self, block: SparseRows, weights: NDArray[Any] | None) -> Band | None:
-        """Multiply sparse rows as they are, about zero, unless a column lies so far from it that digits are lost."""
+        """Return the products of sparse rows about zero; None if a column is too far from zero to keep its digits."""
         w = np.ones(len(block)) if weights is None else weights.astype(np.float64)
         weight = float(w.sum())
         total, squares = block.sums(w)
         if not np.all(np.isfinite(squares)):
-            return None  # the dense way finds the place
+            return None  # the dense method finds the place
         if weight > 0 and not is_exact(self._dtype):
             mean = total / weight
             if np.any(mean**2 > DRIFT * np.maximum(squares / weight - mean**2, 0.0)):
@@ -255,7 +255,7 @@ class BandSums:
         return replace(band, rounding=rounding + doubt_of_values(weight, total / max(weight, TINY)), exact=False)
 
     def _product(self, left: NDArray[Any], X: NDArray[Any]) -> Array:
-        """Return left'X in float64; single precision only over rows so few that sums of 8-bit integers are exact."""
+        """Return left'X in float64; single precision is used for few rows, so that sums of 8-bit integers are exact."""
         if X.dtype == np.float64:
             return np.asarray(left.T @ X)
         product = np.zeros((left.shape[1], X.shape[1]))

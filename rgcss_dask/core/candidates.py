@@ -1,4 +1,4 @@
-"""Candidates noted along the path of a selection on a sketch, for exact products of theirs."""
+"""Candidate columns, noted during a selection on a sketch; a second pass computes their exact products."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rgcss_dask.core.solver.greedy import solve
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
-# Columns that gain most noted before each pick.
+# Columns with the largest gains that are noted before each pick.
 RUNNERS_UP = 16
-# What sums of two readings may differ by, beside the sum of squares: they are added up in another order.
+# Largest difference between the sums of two passes, as a share of the sum of squares: the order of addition may differ.
 SAME = 1e6 * EPS
 
 
 def noted(moments: Moments, k: int, problem: Problem, runners_up: int = RUNNERS_UP) -> Index:
-    """Return the columns that a selection of k picks, or that gain most beside them, in ascending order."""
+    """Return the columns that a selection of k picks, or that have the next largest gains, in ascending order."""
     found: set[int] = set()
 
     def watch(gains: Array, free: NDArray[np.bool_]) -> None:
@@ -36,7 +36,7 @@ def noted(moments: Moments, k: int, problem: Problem, runners_up: int = RUNNERS_
 
 
 def check_same_data(first: Moments, second: Moments, address: str) -> None:
-    """Refuse to go on with other data than those read first: sums and squares of all columns must be as they were."""
+    """Refuse to continue if the data changed between the passes, as sums and squares of the columns show."""
     same = (first.rows, first.dropped) == (second.rows, second.dropped)
     if same:
         (sums, squares), (sums_now, squares_now) = (_about_zero(moments) for moments in (first, second))
@@ -50,6 +50,6 @@ def check_same_data(first: Moments, second: Moments, address: str) -> None:
 
 
 def _about_zero(moments: Moments) -> tuple[Array, Array]:
-    """Return the sums of the columns and of their squares."""
+    """Return the column sums and the sums of squares, about zero."""
     total, weight, shift = moments.total, moments.weight, moments.shift
     return total + weight * shift, moments.squares + shift * (2.0 * total + weight * shift)

@@ -1,4 +1,4 @@
-"""Products of rows of small integers: exact, by the bytes where the processor multiplies bytes, else in floats."""
+"""Exact products of rows of small integers: from their bytes if the processor has instructions for it, or in floats."""
 
 from __future__ import annotations
 
@@ -18,63 +18,63 @@ from rgcss_dask.runtime.page_pool import empty_sums
 
 # Signed 8-bit products are at most 2**14, so a float32 sum of 1024 of them is at most 2**24: still exact.
 EXACT_ROWS = 1024
-# A raw 8-bit product is below 2**16, so that up to this weight every float64 sum of them is exact.
+# An 8-bit product is below 2**16, so that float64 sums of them are exact up to this weight.
 EXACT_WEIGHT = 2.0**37
-# No entry of a sum of products is larger than the largest sum of squares; up to here float64 holds every integer.
+# No sum of products is larger than the largest sum of squares; up to here float64 holds every integer.
 EXACT_SQUARES = 2.0**53
-# Integers up to here, of either sign, are multiplied exactly, as two bytes each if they must.
+# Integers up to this size, of either sign, are multiplied exactly, as one or two bytes each.
 LARGEST = 2**16 - 1
-# Rows added at once: the more, the less often an n x n matrix is read and written. Of extremes in two bytes 2**15 are
-# the most, because two products of bytes are added up in 32 bits.
+# Rows added at once: the more, the less often an n x n matrix is read and written. With the largest two-byte values
+# 2**15 rows are the limit, because two products of bytes are summed in 32 bits.
 PIECE = 4096
-# Rows and columns of the triangle made at once: enough rows to multiply at full speed, and few above the diagonal.
+# Rows and columns of a tile of the triangle: enough rows for full speed, and little work above the diagonal.
 STRIP, STRIP_COLUMNS = 256, 4096
-# Bytes that oneDNN takes, once for itself and in each thread for what it packs; measured: 16 to 21 MB, and below 1 MB.
+# Bytes that oneDNN takes once for itself, and in each thread for packed data; measured: 16 to 21 MB, below 1 MB.
 LIBRARY, PACKED = 20 * 2**20, 2**20
-# How many times as fast as those of doubles products of bytes are, about; measured, n = 784 to 4096.
+# Speed of products of bytes relative to products of doubles; measured, n = 784 to 4096.
 FASTER = 11.0
 
 
 class Range(NamedTuple):
-    """Between which integers the values of a block lie."""
+    """The range of the integers in a block."""
 
     least: int
     most: int
 
     @property
     def bytes_each(self) -> int:
-        """Bytes that hold every value less the least."""
+        """Bytes needed for every value less the least."""
         return 1 if self.most - self.least < 2**8 else 2
 
     @property
     def largest(self) -> int:
-        """The largest value, whatever its sign."""
+        """The largest absolute value."""
         return max(-self.least, self.most)
 
     @property
     def is_small(self) -> bool:
-        """Whether two bytes hold every value, and sums of their products are exact for long."""
+        """Whether two bytes hold every value, and sums of products stay exact over many rows."""
         return 0 <= self.most - self.least <= LARGEST and self.largest <= LARGEST
 
 
 def is_exact(dtype: np.dtype[Any]) -> bool:
-    """Tell whether sums of products are exact whatever the values: those of booleans and of 8-bit integers."""
+    """Tell whether sums of products are exact for all values of a type: booleans and 8-bit integers."""
     return dtype.kind in "biu" and dtype.itemsize == 1
 
 
 def may_be_small(dtype: np.dtype[Any]) -> bool:
-    """Tell whether values of a type are looked at, because they may be small integers."""
+    """Tell whether values of a type may be small integers, so that they are checked."""
     return dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8)
 
 
 def is_within(weight: float, shift: Array, total: Array, squares: Array) -> bool:
-    """Tell whether sums of integers, with the sums of squares about the shift, are exact: about it and about zero."""
+    """Tell whether sums of integers, with squares about the shift and about zero, are within exact float64."""
     about_zero = squares + shift * (2.0 * total + weight * shift)
     return weight <= EXACT_WEIGHT and bool(np.all(np.maximum(squares, about_zero) <= EXACT_SQUARES))
 
 
 class IntegerProducts:
-    """Adds X'X of blocks of small integers about a constant: the same integers in every way, so the same bits."""
+    """Adds X'X of blocks of small integers about a constant: every method gives the same integers, so the same bits."""
 
     def __init__(self, n: int, dtype: np.dtype[Any], threads: int) -> None:
         self.offset = 128.0 if dtype == np.uint8 else 0.0
@@ -82,7 +82,7 @@ class IntegerProducts:
 
     @cached_property
     def _way(self) -> _Bytes | _Singles | _Doubles:
-        """How products are made, found out when there are integers to multiply."""
+        """The method of multiplication, chosen when there are integers to multiply."""
         products = byte_products()
         if products is not None:
             return _Bytes(self._n, self._threads, products)
@@ -90,13 +90,13 @@ class IntegerProducts:
 
     @property
     def name(self) -> str:
-        """By what products are made."""
+        """Name of the method of multiplication."""
         return self._way.name
 
     def range_of(self, block: NDArray[Any] | SparseRows, weights: NDArray[Any] | None) -> Range | None:
-        """Find between which small integers the values lie; None if they are none, or their sums would not be exact."""
+        """Return the range of the values; None if they are not small integers, or their sums would not be exact."""
         if weights is not None and weights.dtype.kind == "f":
-            return None  # weights with fractions cannot be exact
+            return None  # sums with fractional weights are not exact
         found = small_range(block)
         if found is None or weights is None or len(weights) == 0:
             return found
@@ -104,15 +104,15 @@ class IntegerProducts:
         return found if heaviest * found.largest**2 <= EXACT_SQUARES / 4 else None
 
     def faster(self, found: Range) -> float:
-        """How many times as fast products of such values are as those of floats in float64, about."""
+        """Return the speed of products of such values relative to products of doubles, about."""
         return FASTER / found.bytes_each**2 if isinstance(self._way, _Bytes) else self._way.faster
 
     def add(self, piece: NDArray[Any], found: Range, matrices: Sequence[Array]) -> Array:
-        """Add the products of at most `PIECE` rows to every matrix, and return the sums of the columns."""
+        """Add the products of at most `PIECE` rows to every matrix, and return the column sums."""
         return self._way.add(np.ascontiguousarray(compilable(piece)), found, self.offset, matrices)
 
     def add_weighted(self, piece: NDArray[Any], weights: Array, matrices: Sequence[Array]) -> Array:
-        """Add products times a weight, which outgrow small types, not float64."""
+        """Add weighted products, which need float64."""
         total, step = np.zeros(self._n), EXACT_ROWS // 2
         for start in range(0, len(piece), step):
             X = np.subtract(piece[start : start + step], self.offset, dtype=np.float64, order="C")
@@ -125,13 +125,13 @@ class IntegerProducts:
 
 
 def compilable(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return rows of a type that compiled loops know: in the machine's order of bytes, and no float16."""
+    """Return rows in a type that compiled loops accept: native byte order, and not float16."""
     single = rows.dtype.kind == "f" and rows.dtype.itemsize < 4
     return rows.astype(np.float32 if single else rows.dtype.newbyteorder("="), copy=False)
 
 
 def small_range(block: NDArray[Any] | SparseRows) -> Range | None:
-    """Find between which small integers all values of a block lie, whatever their type; None if they are none."""
+    """Return the range of a block whose values, of whatever type, are all small integers; None if they are not."""
     if isinstance(block, SparseRows):
         stored = small_range(block.values[None])
         return None if stored is None else Range(min(0, stored.least), max(0, stored.most))
@@ -150,9 +150,9 @@ def small_range(block: NDArray[Any] | SparseRows) -> Range | None:
 
 
 class _Bytes:
-    """By instructions that multiply bytes: a number is one or two of them, a high one and a low one.
+    """Multiplies bytes by processor instructions: a number is one byte, or a high and a low byte.
 
-    One factor is taken as it is, from 0 to 255, the other less 128. What that adds is undone by the sums of columns.
+    One factor is unsigned, 0 to 255, the other is less 128. The column sums give the correction for the 128.
     """
 
     def __init__(self, n: int, threads: int, products: ByteProducts) -> None:
@@ -163,15 +163,15 @@ class _Bytes:
         self._planes: list[NDArray[Any]] = [np.empty((0, 0, n), np.uint8), np.empty((0, 0, n), np.int8)]
 
     def add(self, rows: NDArray[Any], found: Range, offset: float, matrices: Sequence[Array]) -> Array:
-        """Add the products of the rows to every matrix, and return the sums of the columns."""
-        step = byte_rows(self._n) // found.bytes_each  # so that the bytes are as many
+        """Add the products of the rows to every matrix, and return the column sums."""
+        step = byte_rows(self._n) // found.bytes_each  # keeps the number of bytes constant
         pieces = [rows[start : start + step] for start in range(0, len(rows), step)]
         return np.sum([self._add_piece(piece, found, offset, matrices) for piece in pieces], axis=0)
 
     def _add_piece(self, rows: NDArray[Any], found: Range, offset: float, matrices: Sequence[Array]) -> Array:
         (m, n), width = rows.shape, found.bytes_each
         U, S, total = self._split(rows, found)
-        # With y >= 0 the values less the least, S holds y - half: put the sums of y (y - half)' about the offset.
+        # With y >= 0 the values less the least, S holds y - half. Move the sums of y (y - half)' to the offset.
         half, e = (128, 32896)[width - 1], offset - found.least
         by_row, by_column = (half - e) * total + m * e * e, -e * total
 
@@ -191,7 +191,7 @@ class _Bytes:
         return total - m * e
 
     def _multiply(self, U: NDArray[np.uint8], S: NDArray[np.int8], C: NDArray[np.int32]) -> None:
-        """Multiply low by low, and with two bytes high by high and both mixed ones, added up."""
+        """Multiply low by low; with two bytes also high by high, and both mixed products, summed."""
         self._products.multiply(U[0], S[0], C[0])
         if len(U) > 1:
             self._products.multiply(U[1], S[1], C[1])
@@ -199,7 +199,7 @@ class _Bytes:
             self._products.multiply(U[1], S[0], C[2], add=True)
 
     def _split(self, rows: NDArray[Any], found: Range) -> tuple[NDArray[np.uint8], NDArray[np.int8], Array]:
-        """Return the bytes as they are and less 128, each (1 or 2, rows, n), and the sums of the columns."""
+        """Return the bytes, and the bytes less 128, each (1 or 2, rows, n), and the column sums."""
         m, width, total = len(rows), found.bytes_each, np.zeros(rows.shape[1], np.int32)
         if self._planes[0].shape[1] < m or len(self._planes[0]) < width:
             shape = (width, max(m, self._planes[0].shape[1]), rows.shape[1])
@@ -216,7 +216,7 @@ class _Bytes:
 
 
 class _Singles:
-    """8-bit integers, as float32 about a constant, in blocks whose products are exact."""
+    """8-bit integers as float32 about a constant, in blocks whose products are exact."""
 
     name, faster = "float32", 2.0
 
@@ -224,11 +224,11 @@ class _Singles:
         count = PIECE // EXACT_ROWS if n <= triangle.TILE else 0
         self._tiles = triangle.Tiles(n, threads) if count == 0 else None
         self._buffer: NDArray[np.float32] = empty_sums((EXACT_ROWS, n), np.float32)
-        # Products are put into float64 several at a time: reading and writing n x n doubles costs as much as they do.
+        # Several products are added to float64 at once: reading and writing n x n doubles costs as much as a product.
         self._stack: NDArray[np.float32] = empty_sums((count, n, n), np.float32)
 
     def add(self, rows: NDArray[Any], found: Range, offset: float, matrices: Sequence[Array]) -> Array:
-        """Add the products of the rows to every matrix, and return the sums of the columns."""
+        """Add the products of the rows to every matrix, and return the column sums."""
         used = -(-len(rows) // EXACT_ROWS)
         totals = np.zeros((used, rows.shape[1]), np.float32)
         for i in range(used):
@@ -246,7 +246,7 @@ class _Singles:
 
 
 class _Doubles:
-    """Small integers of any type in float64, whose products of a piece are exact."""
+    """Small integers of any type in float64, in pieces whose products are exact."""
 
     name, faster = "float64", 1.0
 
@@ -255,7 +255,7 @@ class _Doubles:
         self._buffer: Array = scratch((min(PIECE, double_rows(n)), n), np.float64)
 
     def add(self, rows: NDArray[Any], found: Range, offset: float, matrices: Sequence[Array]) -> Array:
-        """Add the products of the rows to every matrix, and return the sums of the columns."""
+        """Add the products of the rows to every matrix, and return the column sums."""
         total, step = np.zeros(rows.shape[1]), len(self._buffer)
         for start in range(0, len(rows), step):
             block = rows[start : start + step]
@@ -266,24 +266,24 @@ class _Doubles:
 
 
 def scratch(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return an array, not filled, whose memory is free for floats as soon as rows are no small integers any more."""
+    """Return an uninitialised array, whose memory is freed once rows are no longer small integers."""
     return np.empty(shape, dtype)
 
 
 def byte_rows(n: int) -> int:
-    """Rows of single bytes multiplied at once: the fewer, the more columns there are."""
+    """Return the number of rows of single bytes multiplied at once: fewer for more columns."""
     return int(np.clip(2**25 // n, 1024, PIECE))
 
 
 def double_rows(n: int) -> int:
-    """Rows multiplied at once in float64: many enough to hide the addition of an n x n matrix, and no more."""
+    """Return the rows multiplied at once in float64: enough to hide the addition of an n x n matrix, and no more."""
     return int(np.clip(2**21 // n, 1024, 2**15))
 
 
 def integer_bytes(n: int, dtype: np.dtype[Any], *, threads: int) -> int:
-    """Bytes of the buffers for integers, in whichever way needs more: another machine may have another way.
+    """Return the bytes of the buffers for integers, for the method that needs most: machines may use different ones.
 
-    The library that some of them use takes `LIBRARY` more, once in a process.
+    oneDNN takes `LIBRARY` more, once in a process.
     """
     width, side = 1 if is_exact(dtype) else 2, min(n, triangle.TILE)
     strip = 4 * (2 * width - 1) * STRIP * min(n, STRIP_COLUMNS)

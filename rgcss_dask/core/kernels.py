@@ -1,4 +1,4 @@
-"""The loops that are compiled: each reads its matrices once, without temporaries and without the GIL."""
+"""Compiled loops: each reads its matrices once, without temporary arrays and without the GIL."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# Sums may be reordered into vector lanes. Not "fast": NaN and infinity keep their meaning. (Numba does not see that
-# these options have changed: remove what it has kept, `__pycache__/*.nb*`, when you change them.)
+# Sums may be reordered for vector instructions. Not "fast": NaN and infinity keep their meaning. (Numba does not notice
+# a change of these options: delete its cache, `__pycache__/*.nb*`, after a change.)
 _REORDER = {"reassoc", "contract", "nsz", "arcp"}
-# Numbers in a cache line. With powers of two as dimensions, longer blocks of a column evict each other.
+# Numbers in a cache line. If dimensions are powers of two, longer blocks of a column evict each other.
 LINE = 8
 
 
 def compiled(function: Any, **options: Any) -> Any:
-    """Compile a function that holds no GIL; kept on disk where there is a folder for it."""
+    """Compile a function that releases the GIL; it is cached on disk if there is a folder for it."""
     try:
         return _compile(function, cache=True, **options)
-    except RuntimeError:  # no folder to cache in, as in a read-only installation
+    except RuntimeError:  # no folder for the cache, as in a read-only installation
         return _compile(function, **options)
 
 
 def compiled_in_order(function: Any) -> Any:
-    """Compile a function whose operations keep their order: in another they might leave the range of float64."""
+    """Compile a function whose operations keep their order; in another order they might leave the range of float64."""
     return compiled(function, fastmath=False)
 
 
 def vectorized(function: Any) -> Any:
-    """Let a compiled function of numbers take arrays, entry by entry."""
+    """Compile a function of numbers so that it also takes arrays, entry by entry."""
     make: Any = numba.vectorize
     try:
         return make(nopython=True, cache=True)(function.py_func)
@@ -40,12 +40,12 @@ def vectorized(function: Any) -> Any:
 
 
 def part_of_compiled(function: Any) -> Any:
-    """Compile a function that only compiled ones call: it is kept with those, and Python cannot call it."""
+    """Compile a function that only compiled functions call: it is cached with them, and Python cannot call it."""
     return _compile(function, no_cpython_wrapper=True)
 
 
 def copied_into_compiled(function: Any) -> Any:
-    """Copy a function into the one that calls it: what is large and called once takes less time to compile so."""
+    """Inline a function into its caller: a large function that is called once compiles faster this way."""
     return _compile(function, inline="always")
 
 
@@ -77,7 +77,7 @@ def add_sparse_tile(
     weights: Array,
     product: Array,
 ) -> None:
-    """Do the same in one tile: ``starts[r, i]`` is where the columns of strip i begin in row r."""
+    """Add the same products for one tile: ``starts[r, i]`` is the index at which strip i begins in row r."""
     for r in range(len(starts)):
         first, last = starts[r, j], starts[r, j + 1]
         if first == last:
@@ -91,7 +91,7 @@ def add_sparse_tile(
 
 @compiled
 def strip_starts(indptr: NDArray[Any], indices: NDArray[Any], width: int, starts: NDArray[np.int64]) -> None:
-    """Find where the columns of each strip begin in the rows of a CSR block with sorted indices."""
+    """Find the index at which each strip of columns begins in each row of a CSR block with sorted indices."""
     strips = starts.shape[1] - 1
     for r in range(len(starts)):
         a = indptr[r]
@@ -106,7 +106,7 @@ def strip_starts(indptr: NDArray[Any], indices: NDArray[Any], width: int, starts
 def add_rows_of_sparse_products(
     indptr: NDArray[Any], indices: NDArray[Any], data: Array, weights: Array, place: NDArray[np.int64], product: Array
 ) -> None:
-    """Add w x_i x' to row ``place[i]`` for each value x_i of a row x of a CSR block, where that is 0 or more."""
+    """Add w x_i x' to row ``place[i]`` for each stored value x_i of each row x of a CSR block, if ``place[i]`` >= 0."""
     for r in range(len(indptr) - 1):
         for a in range(indptr[r], indptr[r + 1]):
             to = place[indices[a]]
@@ -119,7 +119,7 @@ def add_rows_of_sparse_products(
 
 @compiled
 def weighted_column_sums(rows: NDArray[Any], weights: Array, total: Array, squares: Array) -> None:
-    """Add the weighted sums of the columns, and of their squares, in float64."""
+    """Add the weighted column sums, and the weighted sums of squares, in float64."""
     for i in range(rows.shape[0]):
         row, w = rows[i], weights[i]
         for j in range(row.size):
@@ -141,11 +141,12 @@ def add_signed_rows(
     total: Array,
     squares: Array,
 ) -> None:
-    """Add some columns of each row less the shift, times its signed root, to its place; and weighted column sums.
+    """Add columns ``first`` to ``last`` of each row less the shift, times its signed root, to its sketch row.
 
-    Column sums take four rows at once, because each time they are read and written anew.
+    Weighted column sums and sums of squares are added too, four rows at once, because each addition reads and writes
+    the sums.
     """
-    # Slices, because an index that is a sum might be negative: that would keep loops out of vector lanes.
+    # Slices start at index 0: an index that is a sum might be negative, which would prevent vector instructions.
     about, sums, of_squares = shift[first:last], total[first:last], squares[first:last]
     for i in range(rows.shape[0]):
         row, to, root = rows[i][first:last], product[places[i]][first:last], roots[i]
@@ -177,17 +178,18 @@ def add_signed_bytes(
     total: NDArray[np.int32],
     squares: NDArray[np.int32],
 ) -> None:
-    """Do the same in 16 bits with 8-bit integers less ``offset``, which are -128 to 127; ``squares`` get x (x + 1).
+    """Do the same as `add_signed_rows` in 16 bits, for 8-bit integers less ``offset``, which are -128 to 127.
 
-    Four of these fit 16 bits, where four squares of -128 do not. ``strips`` are (count, d, width): so many columns
-    each, of which the sums stay cached; at most 255 rows may be in one of the d, and 2^17 in all.
+    ``squares`` get x (x + 1): the sum of four of these fits 16 bits, while four squares of -128 do not. ``strips`` is
+    (count, d, width): strips of columns that are narrow enough for the cache. At most 255 rows may belong to one of
+    the d sketch rows, and 2^17 in all.
     """
     n, width, count, one = rows.shape[1], strips.shape[2], rows.shape[0], np.int16(1)
     for s in range(strips.shape[0]):
         first = s * width
         last = min(first + width, n)
         sums, of_squares, strip = total[first:last], squares[first:last], strips[s]
-        # Each step is cast, or it would be one in 64 bits.
+        # Each operation is cast, because otherwise it would be done in 64 bits.
         for i in range(count):
             row, to, sign = rows[i][first:last], strip[places[i]], signs[i]
             for j in range(row.size):
@@ -221,9 +223,9 @@ def add_signed_sparse(
     product: Array,
     sums: Array,
 ) -> None:
-    """Do the same with the stored values of a CSR block, about zero; ``sums`` and those of squares are (n, 2).
+    """Do the same as `add_signed_rows` with the stored values of a CSR block, about zero; ``sums`` is (n, 2).
 
-    Rows with one place follow each other, so that what they are added to stays cached.
+    ``order`` puts rows of one sketch row after another, so that the sketch row stays in the cache.
     """
     for i in order:
         to, root, w = product[places[i]], roots[i], weights[i]
@@ -236,7 +238,7 @@ def add_signed_sparse(
 
 @compiled
 def convert(integers: NDArray[Any], offset: float, out: NDArray[np.float32], total: NDArray[np.float32]) -> None:
-    """Put the integers less ``offset`` into ``out``, and add the sums of the columns to ``total``."""
+    """Write the integers less ``offset`` to ``out``, and add the column sums to ``total``."""
     shift = np.float32(offset)
     for i in range(integers.shape[0]):
         row, x = integers[i], out[i]
@@ -248,7 +250,7 @@ def convert(integers: NDArray[Any], offset: float, out: NDArray[np.float32], tot
 
 @compiled
 def signed_bytes(rows: NDArray[np.uint8], signed: NDArray[np.int8], total: NDArray[np.int32]) -> None:
-    """Put bytes less 128 into ``signed``, and add the sums of the columns to ``total``."""
+    """Write bytes less 128 to ``signed``, and add the column sums of the bytes to ``total``."""
     for i in range(rows.shape[0]):
         row, s = rows[i], signed[i]
         for j in range(row.size):
@@ -260,7 +262,7 @@ def signed_bytes(rows: NDArray[np.uint8], signed: NDArray[np.int8], total: NDArr
 def one_byte(
     rows: NDArray[Any], least: int, plain: NDArray[np.uint8], signed: NDArray[np.int8], total: NDArray[np.int32]
 ) -> None:
-    """Put values less the least into ``plain``, that less 128 into ``signed``, and add their sums to ``total``."""
+    """Write values less the least to ``plain``, the same less 128 to ``signed``, and add the sums to ``total``."""
     for i in range(rows.shape[0]):
         row, u, s = rows[i], plain[i], signed[i]
         for j in range(row.size):
@@ -274,7 +276,7 @@ def one_byte(
 def two_bytes(
     rows: NDArray[Any], least: int, plain: NDArray[np.uint8], signed: NDArray[np.int8], total: NDArray[np.int32]
 ) -> None:
-    """Do the same with two bytes for each value, the low ones first: ``plain`` and ``signed`` are (2, rows, n)."""
+    """Do the same as `one_byte` with two bytes for each value, low bytes first: outputs are (2, rows, n)."""
     for i in range(rows.shape[0]):
         row, low, high, signed_low, signed_high = rows[i], plain[0, i], plain[1, i], signed[0, i], signed[1, i]
         for j in range(row.size):
@@ -288,9 +290,10 @@ def two_bytes(
 def add_strip(
     products: NDArray[np.int32], by_row: Array, by_column: Array, strip: Array, first: int, left: int
 ) -> None:
-    """Add products of bytes, and two vectors, to rows of a lower triangle: from a column ``left`` of the diagonal on.
+    """Add products of bytes and two vectors to rows of a lower triangle, from column ``first`` to the diagonal.
 
-    ``products`` are those of low bytes and, if there are high ones, of high by high, and of high by low both ways.
+    ``left`` is the column of the diagonal in the first row, counted from ``first``. ``products`` holds the products of
+    low bytes and, for two bytes, high by high and the sum of both mixed products.
     """
     for i in range(by_row.size):
         row, low, u = strip[i, first:], products[0, i], by_row[i]
@@ -306,7 +309,7 @@ def add_strip(
 
 @compiled_in_order
 def whole_range(block: NDArray[Any], largest: float) -> tuple[float, float]:
-    """Return the least and the most of values that are all integers up to ``largest``; (1, 0) if they are not."""
+    """Return the least and the largest value if all are integers of at most ``largest`` in size, otherwise (1, 0)."""
     least, most = block[0, 0], block[0, 0]
     for i in range(block.shape[0]):
         row, whole = block[i], True
@@ -321,7 +324,7 @@ def whole_range(block: NDArray[Any], largest: float) -> tuple[float, float]:
 
 @compiled
 def add_lower(stack: NDArray[np.float32], product: Array) -> None:
-    """Add the matrices of a stack to the lower triangle of ``product``, which is read and written once."""
+    """Add the matrices of a stack to the lower triangle of ``product``, which is read and written only once."""
     for i in range(len(product)):
         row = product[i]
         for k in range(len(stack)):
@@ -332,7 +335,7 @@ def add_lower(stack: NDArray[np.float32], product: Array) -> None:
 
 @compiled
 def mirror(G: Array) -> None:
-    """Copy the lower triangle to the upper one, in blocks a cache line wide, of which the first cache holds enough."""
+    """Copy the lower triangle to the upper one, in blocks as wide as a cache line, which fit in the first cache."""
     n = len(G)
     for a in range(0, n, LINE):
         for b in range(0, a + LINE, 32):
@@ -343,7 +346,7 @@ def mirror(G: Array) -> None:
 
 @compiled_in_order
 def add_second_differences(X: NDArray[Any], count: Array, squares: Array) -> None:
-    """Add the squares of x[i-1] - 2 x[i] + x[i+1] of each column, and how many have no gap."""
+    """Add the squares of x[i-1] - 2 x[i] + x[i+1] of each column, and the number of those without a gap."""
     for i in range(1, len(X) - 1):
         before, here, after = X[i - 1], X[i], X[i + 1]
         for j in range(len(here)):

@@ -1,4 +1,4 @@
-"""Sums of which the matrix has other rows than all columns: what is common to a band and to a sketch."""
+"""Sums whose matrix does not have a row for every column: the common part of bands and sketches."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rectangle(Moments):
-    """Column sums and sums of squares, which are exact as in `Moments`, and a matrix with fewer rows than columns."""
+    """Exact column sums and sums of squares, as in `Moments`, with a matrix that has fewer rows than columns."""
 
     column_squares: Array = field(kw_only=True)  #: (n,) sums of squares about the shift
 
     ARRAYS: ClassVar[tuple[str, ...]] = (*Moments.ARRAYS, "column_squares")
-    SUMS: ClassVar[tuple[str, ...]] = ("total", "product", "column_squares")  # what is added where shifts agree
+    SUMS: ClassVar[tuple[str, ...]] = ("total", "product", "column_squares")  # what a merge adds if the shifts agree
 
     @property
     def squares(self) -> Array:
@@ -33,13 +33,13 @@ class Rectangle(Moments):
         return self.column_squares
 
     def gram(self, *asked: Any, **preparation: Any) -> NoReturn:
-        """Refuse: the Gram of all columns is not known."""
+        """Raise an error: the Gram matrix of all columns is not known."""
         raise ValueError(f"the Gram of all {self.n:,} columns is not known here. {self._way_out}")
 
     _way_out: ClassVar[str]
 
     def about(self, shift: Array) -> Self:
-        """Put the sums about another shift: Q about c + d is Q + w d d' - s d' - d s'."""
+        """Change the shift: Q about c + d is Q + w d d' - s d' - d s'."""
         d = shift - self.shift
         if not d.any():
             return self
@@ -48,14 +48,14 @@ class Rectangle(Moments):
         return replace(self, shift=shift, total=total, product=self._product_about(d), column_squares=squares)
 
     def _product_about(self, d: Array) -> Array:
-        """Return the matrix about a shift that is further by d."""
+        """Return the matrix with the shift moved by d."""
         raise NotImplementedError
 
     def _near(self, point: Array, *, overwrite: bool = False) -> Self:
         return self.about(np.rint(point))  # a new matrix if it moves
 
     def _merged(self, other: Moments, sign: float = 1.0, *, overwrite: bool = False) -> Moments:
-        assert isinstance(other, Rectangle)  # of the same kind: it was checked
+        assert isinstance(other, Rectangle)  # both are of the same kind: this was checked before
         rows, dropped = self.rows + int(sign) * other.rows, self.dropped + int(sign) * other.dropped
         weight = self.weight + sign * other.weight
         plain: dict[str, Any] = {"rows": rows, "dropped": dropped, "weight": weight, "names": None}
@@ -83,7 +83,7 @@ class Rectangle(Moments):
         return replace(self, **plain, **sums, shift=shift, rounding=known, exact=exact)
 
     def times(self, count: float) -> Self:
-        """Return the sums of every row so many times."""
+        """Return the sums with every row counted ``count`` times."""
         counted = ("total", "product", "column_squares", "rounding")
         arrays = {name: count * getattr(self, name) for name in counted}
         exact = self.exact and count * self.weight <= EXACT_WEIGHT
@@ -103,7 +103,7 @@ class Rectangle(Moments):
         )
 
     def _taken(self, index: NDArray[np.intp]) -> dict[str, Any]:
-        """Return what of the matrix is left when only these columns are kept."""
+        """Return the arrays of the matrix, by name, for these columns only."""
         return {"product": np.ascontiguousarray(self.product[:, index])}
 
     def prepared(
@@ -113,7 +113,7 @@ class Rectangle(Moments):
         *,
         rest: Array | None = None,
     ) -> tuple[Array, Array]:
-        """Return the matrix and the squared norms of the columns, (n,), prepared; see `Moments.preparation`."""
+        """Return the prepared matrix and the prepared squared norms of the columns, (n,); see `Moments.preparation`."""
         mu, sigma = self.preparation(center, scale)
         base = self._near(mu) if self.exact else self
         constant, d, terms = base._moves(center, mu, rest)
@@ -125,5 +125,5 @@ class Rectangle(Moments):
     def _moved_matrix(
         self, constant: NDArray[np.bool_], d: Array, terms: list[tuple[Array, Array]], sigma: Array
     ) -> Array:
-        """Return a copy of the matrix about a shift that is further by d, scaled."""
+        """Return a scaled copy of the matrix with the shift moved by d."""
         raise NotImplementedError

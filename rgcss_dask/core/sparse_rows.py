@@ -1,4 +1,4 @@
-"""A block of sparse rows that is multiplied with itself as it is, where that is faster than as a dense one."""
+"""A block of sparse rows that is multiplied without making it dense, where that is faster."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rgcss_dask.core import kernels
 
 Array = NDArray[np.float64]
 
-# Products of stored values, as a share of those of a dense block, up to which they are faster; measured on one core,
-# n = 1,000 to 12,000, where they are equal at 0.02 to 0.03.
+# Sparse products are used up to this number of multiplications, as a share of those of a dense block; measured on one
+# core, n = 1,000 to 12,000: both take the same time at a share of 0.02 to 0.03.
 SHARE = 0.015
-# Columns of a strip: a tile of so many squared stays in the second cache. Of rows with fewer values in each strip most
-# time would go into looking for them.
+# Columns of a strip: a tile of STRIP x STRIP fits in the second-level cache. With fewer than FULL_STRIP values of a row
+# in a strip, finding them would take most of the time.
 STRIP, FULL_STRIP = 512, 8
 
 
 class SparseRows:
-    """Rows of a SciPy CSR matrix, looking enough like an array to be cut into parts."""
+    """Rows of a SciPy CSR matrix that can be sliced like an array."""
 
     def __init__(self, csr: Any) -> None:
-        if not csr.has_canonical_format:  # a value stored twice would be multiplied wrongly
+        if not csr.has_canonical_format:  # duplicate entries would give wrong products
             csr = csr.copy()
             csr.sum_duplicates()
         self._csr = csr
@@ -34,7 +34,7 @@ class SparseRows:
 
     @classmethod
     def stacked(cls, parts: Sequence[SparseRows]) -> SparseRows:
-        """Put rows below each other."""
+        """Stack blocks of rows."""
         return cls(scipy.sparse.vstack([part._csr for part in parts], format="csr"))
 
     def __len__(self) -> int:
@@ -48,39 +48,39 @@ class SparseRows:
 
     @property
     def values(self) -> NDArray[Any]:
-        """The values that are stored; the others are 0."""
+        """The stored values; all others are 0."""
         found: NDArray[Any] = self._csr.data
         return found
 
     def take(self, columns: NDArray[np.intp]) -> SparseRows:
-        """Return some columns, in a given order."""
+        """Return some columns, in the given order."""
         taken = self._csr[:, columns]
         taken.sort_indices()
         return SparseRows(taken)
 
     def with_values(self, values: NDArray[Any]) -> SparseRows:
-        """Return rows with other values in the same places."""
+        """Return rows with other values at the same positions."""
         return SparseRows(type(self._csr)((values, self._csr.indices, self._csr.indptr), shape=self.shape))
 
     def without_zeros(self) -> SparseRows:
-        """Return the same rows with nothing stored that is 0."""
+        """Return the same rows without stored zeros."""
         csr = self._csr.copy()
         csr.eliminate_zeros()
         return SparseRows(csr)
 
     def filled(self, values: Array, dtype: DTypeLike) -> SparseRows:
-        """Return rows with a number for each column in the place of stored NaN."""
+        """Return rows with stored NaN replaced by the value of their column."""
         data = self._csr.data
         return self.with_values(np.where(np.isnan(data), values[self._csr.indices], data).astype(dtype))
 
     def pays(self, faster: float = 1.0) -> bool:
-        """Tell whether sparse products beat dense ones that are so many times as fast as those of doubles."""
+        """Tell whether sparse products beat dense products that are ``faster`` times as fast as those of doubles."""
         rows, n = self.shape
         share = SHARE / faster
         return float(np.sum(np.diff(self._csr.indptr).astype(np.float64) ** 2)) <= share * rows * float(n) ** 2
 
     def beside(self, columns: NDArray[Any], dtype: np.dtype[Any]) -> SparseRows:
-        """Return the same rows with more columns behind."""
+        """Return the same rows with ``columns`` appended."""
         return SparseRows(scipy.sparse.hstack([self._csr, scipy.sparse.csr_matrix(columns)], "csr", dtype))
 
     def sums(self, weights: Array) -> tuple[Array, Array]:
@@ -92,10 +92,10 @@ class SparseRows:
         return first.astype(np.float64), second.astype(np.float64)
 
     def add_products(self, weights: Array, product: Array, pool: Executor | None = None) -> None:
-        """Add the weighted products of the rows with themselves to the lower triangle, about zero.
+        """Add the weighted products of the rows with themselves, about zero, to the lower triangle.
 
-        Tile by tile where rows have values enough in each, so that those of the matrix are in the cache; threads of
-        the pool share the tiles. Either way each entry is added up in the order of the rows, so that bits are the same.
+        If rows have enough values in each strip, tile by tile, so that a tile of the matrix stays in the cache; threads
+        of the pool share the tiles. Every entry is summed in the order of the rows, so that the bits are the same.
         """
         csr, data, n = self._csr, self._csr.data.astype(np.float64), self.shape[1]
         strips = -(-n // STRIP)
@@ -112,7 +112,7 @@ class SparseRows:
         list(map(add_tile, tiles) if pool is None else pool.map(add_tile, tiles))
 
     def add_rows_of_products(self, weights: Array, place: NDArray[np.int64], product: Array) -> None:
-        """Add the weighted products of some columns with all to the rows of a matrix; see the kernel."""
+        """Add the weighted products of some columns with all columns to the rows of a matrix; see the kernel."""
         csr = self._csr
         kernels.add_rows_of_sparse_products(
             csr.indptr, csr.indices, csr.data.astype(np.float64), weights, place, product
@@ -127,14 +127,14 @@ class SparseRows:
         total: Array,
         squares: Array,
     ) -> None:
-        """Add the rows to those of a sketch; see the kernel."""
+        """Add the rows to the rows of a sketch; see the kernel."""
         csr, order, sums = self._csr, np.argsort(places, kind="stable"), np.zeros((self.shape[1], 2))
         kernels.add_signed_sparse(csr.indptr, csr.indices, csr.data, order, places, roots, weights, product, sums)
         total += sums[:, 0]
         squares += sums[:, 1]
 
     def finite_rows(self) -> NDArray[np.bool_]:
-        """Tell in which rows all values are finite."""
+        """Return a mask of the rows whose values are all finite."""
         bad = np.flatnonzero(~np.isfinite(self._csr.data))
         good = np.ones(len(self), dtype=bool)
         good[np.searchsorted(self._csr.indptr, bad, side="right") - 1] = False

@@ -1,1 +1,1 @@
-"""The work behind a selection: clusters and classes learnt by dask-ml from all columns, and from the picked ones."""
+"""Downstream tasks: clustering and classification by dask-ml on all columns and on the picked columns."""

@@ -1,4 +1,4 @@
-"""`downstream`: clusters and classes from all columns and from the picked ones, out of core, side by side."""
+"""`downstream`: clustering and classification on all columns and on the picked columns, out of core, compared."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from rgcss_dask.runtime.peak_memory import memory_now, peak_memory
 from rgcss_dask.sources.in_memory import ArraySource
 from rgcss_dask.sources.registry import open_source
 
-STARTS = 5  # rounds in which centres to begin with are drawn (k-means||), each a reading of the rows
-DRAWN = 2  # centres drawn in each round, for each cluster; both as the authors of k-means|| advise
-STEPS = 50  # readings at most in which centres move
-STILL = 1e-4  # centres that move less than this, as a share of the mean variance of a column, stand still
-EPOCHS = 3  # readings of the rows that a classifier learns from
-WARM = 20  # rows of a fold of the little that all is tried with first
+STARTS = 5  # rounds of k-means||, which draws the initial centres; each reads the rows once
+DRAWN = 2  # centres drawn in each round for each cluster; both numbers as recommended by the authors of k-means||
+STEPS = 50  # most iterations that move the centres; each reads the rows once
+STILL = 1e-4  # centres have converged if they move less than this share of the mean variance of a column
+EPOCHS = 3  # epochs of the classifier; each reads the training rows once
+WARM = 20  # rows of each fold in the small data set that warms up all tasks
 
 Estimate = Callable[[int], float]  # from a seed to a score
 
@@ -59,51 +59,51 @@ def downstream(
     memory: int | float | str | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Downstream:
-    """Learn clusters and classes from all columns and from the picked ones, to see what the reduction costs.
+    """Cluster and classify with all columns and with the picked columns, to measure what the reduction costs.
 
-    With dask-ml, out of core: rows are read block by block, as often as the work needs them, in the threads of this
-    process. The picked columns are first written to an archive of their own in the folder for temporary files. Columns
-    are centred and scaled as they were when they were picked.
+    The work uses dask-ml, out of core: rows are read block by block, as often as the tasks need them, in the threads of
+    this process. The picked columns are first written to a temporary archive. Columns are centred and scaled as they
+    were for the selection.
 
-    Clusters are those of `dask_ml.cluster.KMeans` on all rows, and the score is the normalised mutual information (NMI)
-    with the labels. Classes are learnt by `dask_ml.wrappers.Incremental` from four fifths of the rows, drawn anew for
-    each seed, and the score is the accuracy on the rest. The same data, labels and seed give the same scores, whatever
-    the memory; times and memory are those of this machine.
+    Clusters are found by `dask_ml.cluster.KMeans` on all rows; their score is the normalised mutual information (NMI)
+    with the labels. Classifiers are trained by `dask_ml.wrappers.Incremental` on four fifths of the rows, drawn for
+    each seed; their score is the accuracy on the rest. The same data, labels and seed give the same scores, whatever
+    the memory; times and memory depend on the machine.
 
     Parameters
     ----------
     answer : Selection, Refinement, CrossValidation, Result or fitted estimator
         What `select`, `refine`, `cross_validate` or `load_result` returned, or a fitted `RGCSS`.
     data : array-like, data frame, path or list of these
-        Rows in anything that `scan` reads, with the columns that were selected from, in any order if they have names.
+        Rows of any kind that `scan` reads, with the columns of the selection, in any order if the columns have names.
     labels : array-like or path
         The class of each row: numbers or text in memory, a Zarr array, an ``.npy`` file, or a text file (``.txt``,
         ``.csv``) with one label on each line and no heading.
     tasks : {"cluster", "classify"} or a sequence of them
-        What to do.
+        The tasks to run.
     clusters : int, optional
-        How many clusters to find; by default as many as there are classes.
+        Number of clusters; by default the number of classes.
     classifier : estimator, optional
-        Any classifier of scikit-learn that has ``partial_fit``; by default a logistic regression that is learnt by
-        stochastic gradients in three readings (``SGDClassifier``).
+        Any scikit-learn classifier with ``partial_fit``; by default a logistic regression fitted by stochastic
+        gradients in three epochs (``SGDClassifier``).
     repeats : int, default=3
-        How often each task is done, for standard errors: with ``seed``, ``seed + 1``, and so on.
+        Number of repetitions of each task, for standard errors: with ``seed``, ``seed + 1``, and so on.
     seed : int, default=0
-        Of the centres that clusters begin from, of the rows that are held out, and of the order of blocks.
+        Seed of the initial centres, of the held-out rows, and of the order of blocks.
     nan : {"raise", "mean"}, default="raise"
-        What becomes of gaps (NaN): an error, or the mean that the column had when columns were picked.
+        Policy for gaps (NaN): raise an error, or fill them with the column means of the selection.
     missing : {"raise", "fill"}, default="raise"
-        What becomes of chunks that are not in the store, see `scan`.
+        Policy for chunks that are not in the store, see `scan`.
     memory : int, float or str, optional
-        Bytes, or text such as ``"2 GB"``, that the work may use; fewer threads are used to stay below. By default a
-        share of what is free.
+        Bytes, or text such as ``"2 GB"``, that the work may use; fewer threads are used to stay within them. By default
+        a share of the free memory.
     storage_options : dict, optional
         Options for the file system of a URL.
 
     Returns
     -------
     Downstream
-        The scores, times and peaks of memory, for all columns and for the picked ones.
+        The scores, times and peak memory, for all columns and for the picked columns.
 
     Examples
     --------
@@ -117,21 +117,22 @@ def downstream(
     """
     result = result_of(answer)
     source = open_source(data, missing=missing, storage_options=storage_options)
-    columns_in(result.selection, source)  # refuses other columns before labels are read
+    columns_in(result.selection, source)  # refuses other columns before the labels are read
     names = _checked_tasks(tasks)
     _check(result.k, repeats, seed, nan)
     given = Labels.of(labels, source.shape[0], storage_options=storage_options)
     clusters = _checked_clusters(len(given.classes) if clusters is None else clusters, source.shape[0])
     whole = Rows.all_of(result, source, nan=nan)
     budget = default_budget() if memory is None else parse_memory(memory)
-    _threads(whole, clusters, budget)  # or it refuses
+    _threads(whole, clusters, budget)  # refuses a budget that is too small
     with tempfile.TemporaryDirectory(prefix="rgcss-downstream-") as folder, single_threaded_blas():
         began = time.perf_counter()
         picked = whole.picked(result, Path(folder))
         reduction = time.perf_counter() - began
         _warm_up()
         before, done = memory_now(), dict[tuple[str, bool], Work]()
-        for rows in (picked, whole):  # what the larger work leaves in the allocator would hide what the smaller takes
+        # Smaller first: memory that the allocator keeps from the larger task would hide the peak of the smaller one.
+        for rows in (picked, whole):
             threads = _threads(rows, clusters, budget)
             with dask.config.set(scheduler="threads", num_workers=threads):
                 for name in names:
@@ -168,7 +169,7 @@ def _checked_clusters(clusters: int, rows: int) -> int:
 
 
 def _threads(rows: Rows, clusters: int, budget: int) -> int:
-    """Return how many threads fit into the memory; refuse before the work where not one does."""
+    """Return the number of threads that fit into the memory; refuse the work if not even one fits."""
     points = 1 + STARTS * DRAWN * clusters
     fit = [count for count in range(1, available_cpus() + 1) if rows.memory(count, points) <= budget]
     if not fit:
@@ -187,7 +188,7 @@ def _tasks(rows: Rows, labels: Labels, clusters: int, classifier: Any, threads: 
 
 @functools.cache
 def _warm_up() -> None:
-    """Import and compile what the tasks need, so that neither counts for whoever is first."""
+    """Import and compile what the tasks need, so that the first measured task is not slower than the others."""
     source = ArraySource(np.random.default_rng(0).random((4 * FOLDS * WARM, 2), dtype=np.float32))
     rows = Rows(source, np.arange(2), np.zeros(2), np.ones(2), ("0", "1"))
     labels = Labels.of(np.arange(source.shape[0]) % 2, source.shape[0])
@@ -197,7 +198,7 @@ def _warm_up() -> None:
 
 
 def _worked(task: Estimate, seeds: Sequence[int], before: int) -> Work:
-    """Do a task with each seed, and measure it."""
+    """Run a task with each seed, and measure its time and memory."""
     scores, seconds = [], []
     with peak_memory(before) as peak:
         for seed in seeds:
@@ -218,7 +219,7 @@ def _clustered(rows: Rows, labels: Labels, clusters: int, seed: int) -> float:
         init_max_iter=STARTS,
         oversampling_factor=DRAWN * clusters,
         max_iter=STEPS,
-        tol=STILL / len(rows.columns),  # the norm of rows is one, so this is the mean variance of a column
+        tol=STILL / len(rows.columns),  # a share of the mean variance of a column: the mean squared norm is 1
     ).fit(X)
     found = np.asarray(model.labels_.compute())
     table = np.zeros((len(labels.classes), clusters))
@@ -227,9 +228,9 @@ def _clustered(rows: Rows, labels: Labels, clusters: int, seed: int) -> float:
 
 
 def normalised_information(table: NDArray[np.float64]) -> float:
-    """Return the mutual information of what is counted in a table over the mean of the two entropies.
+    """Return the mutual information of a contingency table, divided by the mean of the two entropies.
 
-    Of a table and not of labels: those of scikit-learn take several arrays as long as all rows.
+    It is computed from a table because scikit-learn's functions of labels need several arrays with an entry per row.
     """
     entropy = sum(_entropy(table.sum(axis=axis) / table.sum()) for axis in (0, 1)) / 2
     return min(1.0, float(mutual_info_score(None, None, contingency=table)) / entropy) if entropy else 0.0
@@ -241,13 +242,13 @@ def _entropy(shares: NDArray[np.float64]) -> float:
 
 
 def _default() -> SGDClassifier:
-    """Return a logistic regression whose weights are averaged on the way, for rows of norm one."""
+    """Return a logistic regression with averaged weights, for rows with a mean squared norm of one."""
     return SGDClassifier(loss="log_loss", alpha=1e-5, average=True)
 
 
 @dataclass(frozen=True, eq=False)
 class _Classifying:
-    """A classifier that learns from most rows, a few blocks at a time, and is asked about the others."""
+    """A classifier that is trained on most rows, a few blocks at a time, and scored on the held-out rows."""
 
     rows: Rows
     labels: Labels
@@ -265,7 +266,8 @@ class _Classifying:
         X, y = self._rows(Keep(held_out=False, seed=seed))
         order = np.random.default_rng(seed)
         for _ in range(EPOCHS):
-            # One block after the other is learnt from while others are read: of all at once, all would be read ahead.
+            # Blocks are learnt from one after another while the next are read. With all blocks in one graph, Dask
+            # would read all of them ahead.
             for few in np.array_split(order.permutation(X.numblocks[0]), -(-X.numblocks[0] // self.threads)):
                 index = few.tolist()
                 model.partial_fit(X.blocks[index], y.blocks[index], classes=np.arange(len(self.labels.classes)))

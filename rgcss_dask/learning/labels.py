@@ -1,4 +1,4 @@
-"""One label for each row, wherever they are kept: read, checked and numbered."""
+"""Labels of rows, from memory or files: read, checked and numbered."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rgcss_dask.sources.base import Reading
 from rgcss_dask.sources.row_vectors import StoredVector
 from rgcss_dask.sources.zarr import ZarrSource
 
-TEXT = (".csv", ".tsv", ".txt")  # a label on each line
-FEW = 2  # rows of a class on average, at least: else the labels are no classes
+TEXT = (".csv", ".tsv", ".txt")  # files with a label on each line
+FEW = 2  # mean number of rows of a class, at least; with fewer, the labels are not classes
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
     """Classes, and the number of the class of each row."""
 
-    classes: NDArray[Any]  # (c,) as they were given
+    classes: NDArray[Any]  # (c,) as given
     codes: NDArray[np.int32]  # (rows,)
 
     @classmethod
@@ -81,7 +81,7 @@ def _refuse_gaps(values: NDArray[Any]) -> None:
 
 
 def _is_gap(one: Any) -> bool:
-    """Recognise None, an empty line, NaN and the NA of pandas, of which no comparison is true or false."""
+    """Recognise None, an empty line, NaN, and the NA of pandas, whose comparisons are neither true nor false."""
     return one is None or (isinstance(one, str) and not one) or str(one) in ("nan", "<NA>", "NaT")
 
 

@@ -1,4 +1,4 @@
-"""Rows as the work behind a selection takes them: blocks of float32 in Dask arrays, read when they are computed."""
+"""Rows for downstream tasks: Dask arrays with blocks of float32 that are read when they are computed."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ Array = NDArray[np.float64]
 BLOCK_BYTES = (
     2**24
 )  # of float32 in a block: for any memory and number of threads, so that the figures depend on neither
-BLOCK_ROWS = 2**15  # at most, for the distances of each row to all centres
-SLICE_BYTES = 2**21  # of float64 on the way to float32
-FOLDS = 5  # of which one is held out
-BLOCKS_ALIVE = 4  # for each thread: one that is read, one that is used, what is found not to be finite, a copy
-SHORT = [np.dtype(kind) for kind in ("?", "u1", "i1", "u2", "i2", "f2", "f4")]  # float32 holds each of their values
-ROW_BYTES = 40  # kept for each row of all: its label, its cluster, its distance, what was drawn for it
+BLOCK_ROWS = 2**15  # rows of a block, at most, because the distances of each row to all centres are computed
+SLICE_BYTES = 2**21  # bytes of float64 rows that are converted to float32 at once
+FOLDS = 5  # one of these folds is held out
+BLOCKS_ALIVE = 4  # blocks in memory for each thread: read, in use, mask of finite values, a copy
+SHORT = [np.dtype(kind) for kind in ("?", "u1", "i1", "u2", "i2", "f2", "f4")]  # types whose values all fit float32
+ROW_BYTES = 40  # bytes kept for each row: its label, its cluster, its distance, its random numbers
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Columns of a matrix, centred and divided so that they are of the sizes that they were picked by.
+    """Columns of a matrix, centred and scaled as for the selection.
 
-    All are divided by one more number, so that the squared norm of a row is one on average: so a step of stochastic
-    gradients means the same for any number of columns, and clusters do not change.
+    All are also divided by one constant, so that the mean squared norm of a row is 1. A step of stochastic gradients
+    then means the same for any number of columns; clusters do not change.
     """
 
     source: Source
-    columns: NDArray[np.intp]  # (n,) places in the source
+    columns: NDArray[np.intp]  # (n,) indices in the source
     mean: Array  # (n,)
     divisor: Array  # (n,)
-    labels: tuple[str, ...]  # (n,) what the columns are called where they were picked, for errors
+    labels: tuple[str, ...]  # (n,) names of the columns in the selection, for errors
 
     @classmethod
     def all_of(cls, result: Result, source: Source, *, nan: str) -> Rows:
-        """Take all columns of a result, found by name where there are names."""
+        """Take all columns of a result, by name if they have names."""
         columns = columns_in(result.selection, source)
         if nan == "mean":
             source = FilledSource(source, in_order_of(result.mean, columns))
@@ -62,7 +62,7 @@ class Rows:
         return cls(source, columns, result.mean, sizes * _norm(result, sizes, slice(None)), labels)
 
     def picked(self, result: Result, folder: Path) -> Rows:
-        """Write the picked columns, ascending, to an archive of their own, or take them where all are in memory."""
+        """Write the picked columns, ascending, to a temporary archive; keep them in memory if the source is there."""
         which = np.sort(result.selection.columns)
         sizes = result.selection.preparation.sigma[: result.n]
         taken, blocks = self.columns[which], self.edges
@@ -85,18 +85,18 @@ class Rows:
 
     @property
     def edges(self) -> NDArray[np.int64]:
-        """Where blocks begin and end: whole chunks, of some megabytes."""
+        """Rows at which blocks begin and end: whole chunks, of some megabytes."""
         return thinned(self.source.cuts, _rows_of_block(len(self.columns)))
 
     def memory(self, threads: int, points: int) -> int:
-        """Return the bytes that so many threads take, each measuring distances to so many points."""
+        """Return the bytes that ``threads`` threads need, each computing distances to ``points`` points."""
         rows, n = int(np.diff(self.edges).max()), len(self.columns)
         reading = READ_COPIES * rows * self.source.geometry.row_bytes
         working = rows * (BLOCKS_ALIVE * 4 * n + 2 * 8 * points)
         return OVERHEAD + threads * (reading + working) + ROW_BYTES * self.source.shape[0]
 
     def blocks(self, keep: Keep | None = None) -> tuple[da.Array, NDArray[np.intp]]:
-        """Return the rows, or those that are kept, as a Dask array, and their numbers."""
+        """Return the rows, or the rows selected by ``keep``, as a Dask array, and their numbers."""
         spans, kept = [], []
         for start, stop in pairwise(self.edges.tolist()):
             rows = np.arange(start, stop) if keep is None else keep.rows(start, stop)
@@ -114,12 +114,12 @@ class Rows:
         return array, np.concatenate(kept)
 
     def read(self, start: int, stop: int, rows: slice | NDArray[np.bool_]) -> NDArray[np.float32]:
-        """Read a block, prepared; a gap is an error with its place."""
+        """Read a block and prepare it; a gap is an error that gives its place."""
         block = self.source.read(start, stop)[rows]
         found = np.empty((len(block), len(self.columns)), dtype=np.float32)
         if not np.array_equal(self.columns, np.arange(block.shape[1])):
             block = block[:, self.columns]
-        if block.dtype in SHORT:  # what is rounded off the means moves all rows alike
+        if block.dtype in SHORT:  # rounding of the means shifts all rows alike
             np.subtract(block, self.mean.astype(np.float32), out=found, casting="unsafe")
             found *= (1.0 / self.divisor).astype(np.float32)
         else:
@@ -140,18 +140,18 @@ class Rows:
 
 @dataclass(frozen=True)
 class Keep:
-    """Rows that are held out, or all others; it is drawn for each row by its number."""
+    """Selects the held-out rows, or all others, by a hash of the row number."""
 
     held_out: bool
     seed: int
 
     def mask(self, start: int, stop: int) -> NDArray[np.bool_]:
-        """Tell which rows of a block are kept."""
+        """Return a mask of the selected rows of a block."""
         numbers = np.arange(start, stop, dtype=np.uint64)
         return (fold_of(numbers, FOLDS, self.seed) == 0) == self.held_out
 
     def rows(self, start: int, stop: int) -> NDArray[np.intp]:
-        """Return their numbers."""
+        """Return the numbers of the selected rows."""
         return start + np.flatnonzero(self.mask(start, stop))
 
 
@@ -161,7 +161,7 @@ def _rows_of_block(n: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Spans:
-    """What each task of an array is given: it finds its own rows by its place."""
+    """The input that all tasks of an array share; each task finds its rows by its block index."""
 
     rows: Rows
     spans: list[tuple[int, int]]
@@ -174,7 +174,7 @@ def _read_block(held: _Spans, block_id: Any = None) -> NDArray[np.float32]:
 
 
 def _norm(result: Result, sizes: Array, which: Any) -> float:
-    """Return the root of the mean squared norm of rows of these columns, centred and divided."""
+    """Return the root of the mean squared norm of rows with these columns, centred and scaled."""
     squares = float(np.sum((result.spread / sizes)[which] ** 2))
     if squares == 0:
         raise ValueError("there must be something to learn from; the columns are constant in the rows of the result.")
