@@ -1,4 +1,4 @@
-"""What clusters and classes lose when they are learnt from the picked columns: scores, time and memory of both."""
+"""Results of downstream tasks on all columns and on the picked columns: scores, time and memory."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """One piece of work on some columns, done several times, each time with another seed."""
+    """One task on some columns, repeated with different seeds."""
 
     scores: Array  #: (repeats,)
-    seconds: Array  #: (repeats,) of the clock
-    memory: int  #: bytes that the process took at most, above what it had before
+    seconds: Array  #: (repeats,) wall time
+    memory: int  #: peak memory of the process in bytes, above that before the task
 
     @property
     def score(self) -> float:
-        """The mean of the scores."""
+        """Mean of the scores."""
         return float(self.scores.mean())
 
     @property
     def error(self) -> float:
-        """Its standard error; NaN of a single score."""
+        """Standard error of the mean score; NaN for a single score."""
         return standard_error(self.scores)
 
     @property
     def words(self) -> str:
-        """The score and its standard error."""
+        """The mean score and its standard error."""
         return in_words(self.scores)
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class Work:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The same work on all columns and on the picked ones, with the same seeds."""
+    """The same task on all columns and on the picked columns, with the same seeds."""
 
     task: str  #: "cluster" or "classify"
     everything: Work
@@ -51,17 +51,17 @@ class Comparison:
 
     @property
     def measure(self) -> str:
-        """What the scores are."""
+        """Description of the score."""
         return MEASURES[self.task]
 
     @property
     def lost(self) -> Array:
-        """How much lower the score of the picked columns is, for each seed."""
+        """Loss of score with the picked columns, for each seed."""
         return self.everything.scores - self.picked.scores
 
     @property
     def words(self) -> str:
-        """Say what is lost, seed by seed."""
+        """Summarise the loss of score."""
         return f"The picked columns lose {in_words(self.lost)} of the {self.measure}."
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ MEASURES = {"cluster": "mutual information of clusters and labels (NMI)", "class
 
 @dataclass(frozen=True, eq=False)
 class Downstream:
-    """What a reduction costs the work behind it, and what it saves.
+    """Downstream scores, time and memory with all columns and with the picked columns.
 
     Made by `downstream`.
 
@@ -90,12 +90,12 @@ class Downstream:
 
     comparisons: tuple[Comparison, ...]
     rows: int
-    columns: int  #: of all
-    k: int  #: of the picked ones
+    columns: int  #: number of all columns
+    k: int  #: number of picked columns
     classes: int
     clusters: int
     seed: int
-    reduction_seconds: float  #: to read the rows once and write the picked columns, before any work on them
+    reduction_seconds: float  #: time to read the rows once and write the picked columns
 
     def __getitem__(self, task: str) -> Comparison:
         """Return the comparison of a task."""
@@ -106,19 +106,19 @@ class Downstream:
 
     @property
     def repeats(self) -> int:
-        """How often each task was done."""
+        """Number of repetitions of each task."""
         return len(self.comparisons[0].picked.scores)
 
     @property
     def said(self) -> dict[str, Any]:
-        """The figures as JSON."""
+        """The figures, for JSON."""
         plain: dict[str, Any] = {"rows": self.rows, "columns": self.columns, "k": self.k, "classes": self.classes}
         plain |= {"clusters": self.clusters, "seed": self.seed, "reduction_seconds": self.reduction_seconds}
         return {**plain, "tasks": {one.task: _said(one) for one in self.comparisons}}
 
     @property
     def table(self) -> list[tuple[str, ...]]:
-        """What is measured, on which columns, the score, the time and the memory, in words."""
+        """Rows of text: measure, columns, score, time and memory."""
         return list(self._lines())
 
     def _lines(self) -> Iterator[tuple[str, ...]]:
@@ -140,12 +140,12 @@ class Downstream:
 
 
 def standard_error(values: Array) -> float:
-    """Return the standard error of a mean; NaN of a single value."""
+    """Return the standard error of a mean; NaN for a single value."""
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
 
 
 def in_words(values: Array) -> str:
-    """Write a mean and, of several values, its standard error."""
+    """Write a mean and, for several values, its standard error."""
     error = standard_error(values)
     return f"{values.mean():.3f}" + ("" if np.isnan(error) else f" ± {error:.3f}")
 

@@ -1,4 +1,4 @@
-"""The moments of a matrix: all that the rest of the package ever needs to know of its rows."""
+"""The moments of a matrix: all that the rest of the package needs to know about its rows."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from rgcss_dask.core.triangle import Array, add_moved, add_outer
 from rgcss_dask.core.words import counted, listed
 from rgcss_dask.runtime.page_pool import empty_sums
 
-# Rounding is far below this share of the squares, unless they were lost.
+# Rounding is far below this share of the squares, unless the squares underflowed.
 LOST = 0.01
-# Weights are sums too: what is left of them below this share of what there was is rounding.
+# A remaining weight below this share of the original weight is rounding.
 NO_WEIGHT = 1e-12
-# What float64 rounds off a mean counts from this share of the spread on: losses are promised to 1e-9.
+# Rounding of a mean counts from this share of the spread on: losses are accurate to 1e-9.
 _COUNTS = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Row count, column sums and product sums of a matrix about a shift, as a value that adds up.
+    """Row count, column sums and product sums of a matrix about a shift; moments of several blocks can be merged.
 
     With x a row and w its weight: ``total`` is the sum of w (x - shift) and ``product`` the sum of
-    w (x - shift)(x - shift)'. For floats the shift is the mean, so a mean of 1e8 times the spread costs no
+    w (x - shift)(x - shift)'. For floats the shift is the mean, so that a mean of 1e8 times the spread costs no
     digits; for small integers it is a constant, every number is an exact integer, and merging is an addition.
 
-    Memory is one n x n float64 matrix, and one more for each fold and group kept apart. `scan` makes moments of data of
-    any size; `Moments.of` makes them of a block in memory.
+    Memory is one n x n float64 matrix, and one more for each fold and group kept apart. `scan` computes moments of data
+    of any size; `Moments.of` computes moments of a block in memory.
 
     Examples
     --------
@@ -57,15 +57,15 @@ class Moments:
     shift: Array  #: (n,)
     total: Array  #: (n,)
     product: Array  #: (n, n)
-    rounding: Array  #: (n,) what of each sum of squares about the mean may be rounding
-    exact: bool = False  #: every number is an integer without rounding
+    rounding: Array  #: (n,) bound on the rounding error of each sum of squares about the mean
+    exact: bool = False  #: whether all numbers are integers without rounding
     dropped: int = 0  #: rows left out because of gaps
     names: tuple[str, ...] | None = None  #: (n,) column names
-    folds: tuple[Moments, ...] = ()  #: the same rows apart, for cross-validation
-    groups: tuple[Moments, ...] = ()  #: the same rows apart in row order, for the bootstrap
-    differences: Differences | None = None  #: of neighbouring rows, which tell their noise; if it was asked for
+    folds: tuple[Moments, ...] = ()  #: moments of each fold, for cross-validation
+    groups: tuple[Moments, ...] = ()  #: moments of each group, a run of rows, for the bootstrap
+    differences: Differences | None = None  #: differences of neighbouring rows, if requested; they estimate the noise
 
-    # How archives, checkpoints and handles pass them on: what kind they are, and the names of arrays and numbers.
+    # The kind of moments, and the names of arrays and numbers, for archives, checkpoints and handles.
     KIND: ClassVar[str] = "moments"
     ARRAYS: ClassVar[tuple[str, ...]] = ("shift", "total", "product", "rounding")
     NUMBERS: ClassVar[tuple[str, ...]] = ("rows", "weight", "exact", "dropped", "names")
@@ -78,15 +78,15 @@ class Moments:
 
     @classmethod
     def of(cls, block: ArrayLike, weights: ArrayLike | None = None, *, names: Iterable[str] | None = None) -> Moments:
-        """Take the moments of a block of rows.
+        """Compute the moments of a block of rows.
 
         Parameters
         ----------
         block : array of shape (m, n)
-            Rows of any real dtype. 8-bit integers and booleans give exact integers, and so do numbers of
-            any other type while all are whole, at most 65,535, and their sums of squares below 2^53.
+            Rows of any real dtype. 8-bit integers and booleans give exact integers. Values of any other type do too if
+            all are whole, at most 65,535 in size, and their sums of squares are below 2^53.
         weights : array of shape (m,), optional
-            Non-negative row weights. Integers keep exact data exact.
+            Non-negative row weights. Integer weights keep exact data exact.
         names : iterable of str, optional
             The n column names.
 
@@ -136,9 +136,9 @@ class Moments:
 
     @property
     def mean_rest(self) -> Array | None:
-        """What float64 rounds off the means, (n,); None where that is nothing beside the spread of any column.
+        """Rounding errors of the means in float64, (n,); None if they are small relative to the spread of each column.
 
-        Of integers near 2^60 with a spread of 100, a mean in float64 is wrong by up to 64.
+        For integers near 2^60 with a spread of 100, a mean in float64 is wrong by up to 64.
         """
         if self.exact:
             return None
@@ -152,16 +152,16 @@ class Moments:
         return self.gram(center=True)
 
     def merge(self, other: Moments, *, overwrite: bool = False) -> Moments:
-        """Add the rows of ``other``: equal to the moments of both blocks stacked.
+        """Add the rows of ``other``: the result equals the moments of both blocks stacked.
 
-        An addition where the shifts agree, otherwise the update of Chan, Golub and LeVeque (1983).
+        The sums are added if the shifts agree, otherwise updated as by Chan, Golub and LeVeque (1983).
 
         Parameters
         ----------
         other : Moments
             Moments of other rows of the same columns.
         overwrite : bool, default=False
-            Let the result take the memory of this value, which must not be used after.
+            Reuse the memory of these moments for the result; they must not be used afterwards.
 
         Returns
         -------
@@ -179,17 +179,17 @@ class Moments:
         )
 
     def minus(self, other: Moments) -> Moments:
-        """Take the rows of ``other`` away again: an old window, for example.
+        """Subtract the rows of ``other``, such as an old window.
 
-        Exact integers stay exact. With floats, digits are lost where ``other`` is larger than what remains;
-        merging what remains is better when it is at hand. A column whose spread is some tens of units in the last
-        place of its mean may then count as constant: the values of all rows and of ``other`` may each be rounded, and
-        it is not known which part of that rounding both share. Folds and groups are not carried over.
+        Exact integers stay exact. With floats, digits are lost where ``other`` is larger than the remainder; if the
+        moments of the remaining rows are available, merging those is better. A column whose spread is some tens of
+        units in the last place of its mean may then count as constant: the values of all rows and of ``other`` are
+        rounded, and the common part of their rounding is unknown. The result has no folds and groups.
 
         Parameters
         ----------
         other : Moments
-            Moments of rows that are among these.
+            Moments of some of these rows.
 
         Returns
         -------
@@ -204,10 +204,10 @@ class Moments:
                 f"cannot subtract more than is there: {other.rows} rows of weight {other.weight:g} "
                 f"from {self.rows} rows of weight {self.weight:g}."
             )
-        if weight <= rounding:  # nothing is left, or rows that weigh nothing
+        if weight <= rounding:  # no rows remain, or only rows of weight 0
             other = replace(other, weight=self.weight)
         left = self._merged(other, sign=-1.0)
-        # What cancels may come out a little below zero; what is far below was never part of these rows.
+        # Cancellation may give values slightly below zero; values far below show that the rows were never included.
         diagonal = left.squares
         if np.any(diagonal < -(1e-9 * self.squares + left.rounding)):
             worst = int(np.argmin(diagonal))
@@ -219,7 +219,7 @@ class Moments:
         return replace(left, names=self.names)
 
     def take(self, columns: Sequence[int] | Sequence[str] | NDArray[Any]) -> Moments:
-        """Keep only some columns, given by index or by name, in the given order.
+        """Return the moments of some columns, given by index or by name, in the given order.
 
         Parameters
         ----------
@@ -249,7 +249,7 @@ class Moments:
     ) -> tuple[Array, Array]:
         """Resolve ``center`` and ``scale`` to the vectors (mu, sigma) of x -> (x - mu) / sigma.
 
-        As in scikit-learn's StandardScaler a constant column is centred but not divided.
+        As in scikit-learn's StandardScaler, a constant column is centred but not divided.
 
         Parameters
         ----------
@@ -261,7 +261,7 @@ class Moments:
         Returns
         -------
         pair of array of shape (n,)
-            What to subtract from each column, and what to divide it by.
+            The values to subtract from each column and the values to divide by.
         """
         if isinstance(center, bool | np.bool_):
             mu = self.mean if center else np.zeros(self.n)
@@ -276,27 +276,27 @@ class Moments:
         *,
         rest: Array | None = None,
     ) -> Array:
-        """Form the n x n Gram of the prepared rows (x - mu) / sigma; see `preparation`.
+        """Compute the n x n Gram matrix of the prepared rows (x - mu) / sigma; see `preparation`.
 
         Without centring and scaling this is A'A, exact for exact moments.
 
         Parameters
         ----------
         center : bool or array of shape (n,), default=False
-            What is subtracted, see `preparation`.
+            Values to subtract, see `preparation`.
         scale : {None, "std"}, bool, float or array of shape (n,), default=None
-            What is divided by, see `preparation`.
+            Values to divide by, see `preparation`.
         rest : array of shape (n,), optional
-            To be subtracted besides the values of ``center``: what float64 has rounded off them, see `mean_rest`.
+            Rounding errors of the values of ``center``, which are subtracted too, see `mean_rest`.
 
         Returns
         -------
         array of shape (n, n)
-            The Gram.
+            The Gram matrix.
         """
         mu, sigma = self.preparation(center, scale)
         base = self._near(mu) if self.exact else self
-        G: Array = base.product if base is not self else np.array(base.product)  # what was moved is a copy already
+        G: Array = base.product if base is not self else np.array(base.product)  # moved sums are a copy already
         constant, _, terms = base._moves(center, mu, rest)
         G[constant, :] = 0.0
         G[:, constant] = 0.0
@@ -311,7 +311,7 @@ class Moments:
     def _moves(
         self, center: bool | ArrayLike, mu: Array, rest: Array | None
     ) -> tuple[NDArray[np.bool_], Array, list[tuple[Array, Array]]]:
-        """Return which columns are constant, how far ``mu`` is, and the outer products that put products about it."""
+        """Return the constant columns, mu less the shift, and the outer products that move the products to mu."""
         shift, total, constant = self.shift, self.total, np.zeros(self.n, dtype=bool)
         if not self.exact and self.weight > 0:
             constant = self.spread == 0
@@ -323,8 +323,8 @@ class Moments:
 
     @property
     def spread(self) -> Array:
-        """Standard deviation of each column (dividing by the weight), 0 where it may be all rounding, (n,)."""
-        # Exact sums about the integer nearest to the mean are as small as they can be, and still exact.
+        """Standard deviation of each column (dividing by the weight), (n,); 0 if it may be rounding only."""
+        # Exact sums about the integer nearest to the mean are as small as possible, and still exact.
         mean = self.mean
         d = np.rint(mean) - self.shift if self.exact else np.zeros(self.n)
         total = self.total - self.weight * d
@@ -334,7 +334,7 @@ class Moments:
         return np.sqrt(np.where(left > doubt, left, 0.0) / self.weight)
 
     def _refuse_lost(self, matters: NDArray[np.bool_] | bool) -> None:
-        """Refuse columns whose values are so small that their squares were lost, where that matters."""
+        """Refuse columns with values so small that their squares were lost, where that matters."""
         squares = self.squares + self.weight * self.shift**2
         lost = (self.rounding > LOST * squares) & (self.rounding < faint(np.float64)) & matters
         if lost.any():
@@ -362,7 +362,7 @@ class Moments:
         return sigma
 
     def _merged(self, other: Moments, sign: float = 1.0, *, overwrite: bool = False) -> Moments:
-        """Add (or with ``sign=-1`` subtract) the rows of ``other``, names and parts aside."""
+        """Add (or with ``sign=-1`` subtract) the rows of ``other``, without names, folds and groups."""
         return _merge_numbers(self, other, sign, overwrite)
 
     def _near(self, point: Array, *, overwrite: bool = False) -> Moments:
@@ -397,12 +397,12 @@ class Moments:
 
 
 def takes_means(center: bool | ArrayLike) -> bool:
-    """Tell whether the means are to be subtracted, and not values that are given, or nothing."""
+    """Tell whether the column means are subtracted, rather than given values or nothing."""
     return isinstance(center, bool | np.bool_) and bool(center)
 
 
 def _named(part: Moments, names: tuple[str, ...] | None) -> Moments:
-    """Give a part the names of the whole, unless it has names."""
+    """Give a part the names of the whole if it has none."""
     return part if names is None or part.names is not None else replace(part, names=names)
 
 
@@ -423,7 +423,7 @@ def _merge_parts(a: tuple[Moments, ...], b: tuple[Moments, ...], what: str) -> t
 
 
 def _merge_numbers(a: Moments, b: Moments, sign: float = 1.0, overwrite: bool = False) -> Moments:
-    """Add (or with ``sign=-1`` subtract) the rows of ``b``, names and parts aside."""
+    """Add (or with ``sign=-1`` subtract) the rows of ``b``, without names, folds and groups."""
     rows, dropped = a.rows + int(sign) * b.rows, a.dropped + int(sign) * b.dropped
     weight = a.weight + sign * b.weight
     if weight == 0:
@@ -447,14 +447,14 @@ def _merge_numbers(a: Moments, b: Moments, sign: float = 1.0, overwrite: bool = 
     add_moved(a.product, b.product, moves, product, sign=sign)
     add_outer(product, terms)
     kernels.mirror(product)
-    # What was added is known as well as its parts; what was subtracted, no better than what was there.
+    # A sum is rounded as much as its parts; a difference is rounded at least as much as what it was taken from.
     known = a.rounding + b.rounding
     rounding = known + ROUNDING * before if sign < 0 else np.maximum(known, ROUNDING * np.diagonal(product))
     return Moments(rows, weight, shift, total, product, rounding, False, dropped)
 
 
 def _room(a: Moments, overwrite: bool) -> Array:
-    """Return a matrix for a sum: that of the first summand if it may be overwritten, else one that a pass has kept."""
+    """Return memory for a sum: the product of the first summand if it may be overwritten, otherwise a kept matrix."""
     return a.product if overwrite and a.product.flags.writeable else empty_sums(a.product.shape)
 
 

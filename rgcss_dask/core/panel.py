@@ -1,4 +1,4 @@
-"""`GenePanel`: picked genes, and what they carry of all genes and of each cell type."""
+"""`GenePanel`: picked genes, and how much of all genes and of each cell type they explain."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Index = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GenePanel(AboutSelection):
-    """Genes in the order they were picked, and how much of all genes and of each cell type they explain.
+    """Genes in pick order, and how much of all genes and of each cell type they explain.
 
-    Made by `gene_panel`. What `select` returns is in ``selection``: its columns are the genes that were read, with an
-    indicator for each cell type behind them.
+    Made by `gene_panel`. The ``selection`` is that of `select`: its columns are the genes that were read, followed by
+    an indicator for each cell type.
 
     Examples
     --------
@@ -43,20 +43,20 @@ class GenePanel(AboutSelection):
     """
 
     selection: Selection
-    places: Index  #: (n,) where the genes that were read are among all genes
-    total: int  #: all genes
+    places: Index  #: (n,) indices of the genes that were read among all genes
+    total: int  #: number of all genes
     genes_explained: Array  #: (k,) share of the variation of the genes that were read, after each pick
     types: tuple[str, ...]  #: (q,) cell types
-    cells: NDArray[np.intp]  #: (q,) how many cells each type has
-    types_explained: Array  #: (k, q) share of what tells each type from the others, after each pick
+    cells: NDArray[np.intp]  #: (q,) number of cells of each type
+    types_explained: Array  #: (k, q) share of the variation between each type and the others, after each pick
     means: Array  #: (q, k) mean of each picked gene in the cells of each type
-    asked: dict[str, Any]  #: the options
+    asked: dict[str, Any]  #: the options of `gene_panel`
 
     @classmethod
     def of(
         cls, moments: Moments, picked: Selection, places: Index, total: int, types: tuple[str, ...], asked: Any
     ) -> GenePanel:
-        """Work out what picked genes carry, from moments of genes with the indicators of cell types behind them."""
+        """Compute the figures of picked genes from moments of the genes, followed by indicators of the cell types."""
         n, S = len(places), picked.columns
         G = moments.gram(center=True)
         losses = evaluate.prefix_column_losses(G, S, picked.lam)
@@ -71,31 +71,31 @@ class GenePanel(AboutSelection):
             types=types,
             cells=cells.round().astype(np.intp),
             types_explained=1.0 - losses[:, n:] / start[n:],
-            # The centred product of an indicator and a gene: the sum of the gene over the type, less its mean there.
+            # The centred product of indicator and gene: the gene's sum over the type, less its mean there.
             means=moments.mean[S] + G[n:, S] / cells[:, None],
             asked=asked,
         )
 
     @property
     def columns(self) -> Index:  # type: ignore[override]
-        """Where the picked genes are among all genes, in pick order, (k,)."""
+        """Indices of the picked genes among all genes, in pick order, (k,)."""
         return self.places[self.selection.columns]
 
     @property
     def support(self) -> NDArray[np.bool_]:
-        """Which of all genes are picked, (all genes,)."""
+        """Mask of the picked genes among all genes, (all genes,)."""
         return np.isin(np.arange(self.total), self.columns)
 
     @property
     def ranking(self) -> Array:
-        """The place of each gene in the panel, from 1 on, and NaN of all others, (all genes,)."""
+        """Rank of each gene in the panel, from 1, and NaN for all other genes, (all genes,)."""
         ranking = np.full(self.total, np.nan)
         ranking[self.columns] = np.arange(1, len(self) + 1)
         return ranking
 
     @property
     def sentence(self) -> str:
-        """The answer in one sentence."""
+        """Summarise the panel in one sentence."""
         verb = "keeps" if len(self) == 1 else "keep"
         kept = percent(self.genes_explained[-1])
         said = f"{len(self):,} of {counted(len(self.places), 'gene')} {verb} {kept} of the variation"
@@ -110,14 +110,14 @@ class GenePanel(AboutSelection):
     def annotate(self, adata: Any) -> None:
         """Write the panel into an AnnData, as scanpy does: two columns of ``var`` and an entry of ``uns``.
 
-        With ``key_added="gene_panel"``, ``adata.var["gene_panel"]`` tells which genes are picked,
-        ``adata.var["gene_panel_rank"]`` in which order, and ``adata.uns["gene_panel"]`` holds the options and figures.
-        A file that backs the AnnData stays as it is until it is written.
+        With ``key_added="gene_panel"``, ``adata.var["gene_panel"]`` marks the picked genes,
+        ``adata.var["gene_panel_rank"]`` holds their rank, and ``adata.uns["gene_panel"]`` the options and figures. The
+        file of a backed AnnData does not change until the AnnData is written.
 
         Parameters
         ----------
         adata : AnnData
-            With the genes that the panel was picked from.
+            An AnnData with the genes from which the panel was picked.
         """
         names = [str(name) for name in adata.var_names]
         if len(names) != self.total or [names[j] for j in self.columns] != list(self.names or ()):
@@ -131,7 +131,7 @@ class GenePanel(AboutSelection):
         adata.uns[key] = self._noted()
 
     def _noted(self) -> dict[str, Any]:
-        """Return the options and figures as files of AnnData can hold them."""
+        """Return the options and figures in types that AnnData files can hold."""
         noted: dict[str, Any] = {
             "params": {name: value for name, value in self.asked.items() if value is not None},
             "genes": np.array(self.names, dtype=object),
@@ -145,7 +145,7 @@ class GenePanel(AboutSelection):
 
     @property
     def compared(self) -> dict[str, Array]:
-        """Shares of the genes, and of what tells the cell types apart, after each pick, by label."""
+        """Explained shares of the genes and of the differences between cell types after each pick, by label."""
         if not self.types:
             return {}
         types = self.types_explained

@@ -1,4 +1,4 @@
-"""What one span of rows adds up to: a sum for each fold and group, as one value that merges."""
+"""The sums of a span of rows, for each fold and group, as a value that can be merged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rgcss_dask.core.plan import Options
 from rgcss_dask.core.sketch import Sketch, SketchSums
 from rgcss_dask.core.sparse_rows import SparseRows
 
-# Bytes of sparse rows that are made dense at once, for a checksum.
+# Bytes of sparse rows that are made dense at once to compute a checksum.
 _DENSE_BYTES = 2**24
 Key = tuple[str, int]  # ("rows", 0), ("fold", k), ("group", g) or ("noise", 0)
 PartSums = Moments | Gaps | Differences
@@ -30,32 +30,32 @@ NOISE: Key = ("noise", 0)
 
 
 class Read(NamedTuple):
-    """A span that was read, the CRC-32 of its rows and of their weights (0 when not asked for), and what multiplied."""
+    """A span that was read: CRC-32 of its rows and weights (0 if not requested), methods of its products."""
 
     start: int
     stop: int
     crc: int
     weights_crc: int = 0
-    products: tuple[str, ...] = ()  # by what they were made
+    products: tuple[str, ...] = ()  # names of the methods
 
 
 @dataclass(frozen=True, eq=False)
 class PartialSums:
-    """The sums of some rows, apart by fold and group, and which spans they came from."""
+    """The sums of some rows for each fold and group, and the spans from which they were computed."""
 
     sums: dict[Key, PartSums]
     reads: tuple[Read, ...]
 
     def merge(self, other: PartialSums, *, overwrite: bool = False) -> PartialSums:
-        """Add up what both have, and keep what one of them has."""
+        """Merge the sums that both have, and keep the sums that only one has."""
         sums = dict(self.sums)
         for key, value in other.sums.items():
-            # mypy cannot see that one pass holds one kind of sums.
+            # mypy cannot know that all sums of a pass are of one kind.
             sums[key] = sums[key].merge(value, overwrite=overwrite) if key in sums else value  # type: ignore[arg-type]
         return PartialSums(sums, tuple(sorted(self.reads + other.reads)))
 
     def moments(self, options: Options, names: tuple[str, ...] | None) -> Moments:
-        """Fill the gaps if there are any, and put the parts together."""
+        """Fill gaps if requested, and assemble the moments with their folds and groups."""
         apart = "fold" if options.folds else "group" if options.groups else "rows"
         filled = self._filled(apart)
         folds = tuple(filled["fold", k] for k in range(options.folds) if ("fold", k) in filled)
@@ -88,25 +88,25 @@ def _check_all_there(parts: tuple[Moments, ...], count: int, what: str) -> None:
 
 @dataclass
 class Collector:
-    """Adds the blocks of one span to the sums of the parts they belong to."""
+    """Adds the blocks of one span to the sums of their folds and groups."""
 
     options: Options
     dtype: np.dtype[Any]
-    rows: tuple[int, int]  # first and last row of those that the groups divide, mostly the pass
-    threads: int = 1  # for one product
+    rows: tuple[int, int]  # start and stop of the rows that the groups divide, mostly those of the pass
+    threads: int = 1  # threads of one product
     _sums: dict[Key, Any] = field(default_factory=dict)
     _dropped: dict[Key, int] = field(default_factory=dict)
     _crc: int = 0
     _weights_crc: int = 0
-    _last: NDArray[Any] | None = None  # the last two rows, whose differences with the next ones count
+    _last: NDArray[Any] | None = None  # the last two rows, which belong to differences with the next rows
 
     def add(
         self, block: NDArray[Any] | SparseRows, start: int, weights: NDArray[Any] | None, mask: NDArray[np.bool_] | None
     ) -> None:
-        """Add a block that begins at row ``start``; only rows of the mask, if there is one."""
+        """Add a block whose first row has the number ``start``; with a mask, only its rows."""
         if self.options.checksum:
             step = max(1, _DENSE_BYTES // (block.shape[1] * self.dtype.itemsize))
-            for top in range(0, len(block), step):  # of sparse rows the checksum is that of dense ones
+            for top in range(0, len(block), step):  # the checksum of sparse rows is that of the dense rows
                 self._crc = zlib.crc32(np.ascontiguousarray(block[top : top + step]).data.cast("B"), self._crc)
             if weights is not None:
                 self._weights_crc = weights_checksum(weights, self._weights_crc)
@@ -131,7 +131,7 @@ class Collector:
         self._last = block[-2:].copy() if self._last is None else np.concatenate([self._last, block])[-2:].copy()
 
     def parts(self, start: int, stop: int) -> PartialSums:
-        """Hand over the sums of the rows from start to stop."""
+        """Return the sums of the rows from start to stop."""
         sums: dict[Key, PartSums] = {}
         products: set[str] = set()
         for key, value in self._sums.items():
@@ -155,7 +155,7 @@ class Collector:
     def _cells(
         self, keep: NDArray[np.bool_] | None, start: int, count: int
     ) -> Iterator[tuple[slice | NDArray[np.intp], list[Key]]]:
-        """Yield the rows of each cell of the block, and the parts its sums belong to."""
+        """Yield the rows of each cell, a fold and a group, of the block, and the keys of its sums."""
         if self.options.folds == 0 and self.options.groups == 0:
             yield slice(None) if keep is None else np.flatnonzero(keep), [("rows", 0)]
             return
@@ -171,11 +171,11 @@ class Collector:
             cell[~keep] = -1
         for c in np.unique(cell[cell >= 0]):
             index = np.flatnonzero(cell == c)
-            run = slice(int(index[0]), int(index[-1]) + 1)  # neighbours need not be copied
+            run = slice(int(index[0]), int(index[-1]) + 1)  # a slice makes no copy
             yield run if run.stop - run.start == len(index) else index, self._keys(int(c))
 
     def _runs(self, rows: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
-        """Return in which of so many runs of neighbouring rows, all of about the same length, each row is."""
+        """Return for each row which of ``count`` runs of neighbouring rows, of about equal length, it is in."""
         first, last = self.rows
         return runs(rows.astype(np.int64) - first, last - first, count)
 
@@ -216,7 +216,7 @@ class Collector:
     def _without_gaps(
         self, block: NDArray[Any], weights: NDArray[Any] | None, keys: list[Key]
     ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        # A finite sum of a row means finite values; a sum may overflow without one being infinite.
+        # If the sum of a row is finite, all its values are; a sum may also overflow although all values are finite.
         with np.errstate(invalid="ignore", over="ignore"):
             suspect = np.flatnonzero(~np.isfinite(block @ np.ones(block.shape[1], block.dtype)))
         bad = suspect[~np.isfinite(block[suspect]).all(axis=1)]
@@ -234,7 +234,7 @@ class Collector:
         return self._sums[key]
 
     def _begun(self, n: int) -> Any:
-        """Return sums of no rows yet, of the kind that is asked for."""
+        """Return empty sums of the requested kind."""
         options = self.options
         if options.sketch is not None:
             fills = options.nan == "mean" and self.dtype.kind == "f"
@@ -246,5 +246,5 @@ class Collector:
 
 
 def weights_checksum(weights: NDArray[Any], crc: int = 0) -> int:
-    """Go on with a checksum over weights: the same for the same numbers, whatever their dtype."""
+    """Continue a checksum of weights; equal numbers give the same checksum for any dtype."""
     return zlib.crc32(np.ascontiguousarray(weights, dtype=np.float64).data, crc)

@@ -1,4 +1,4 @@
-"""Where columns lie, known from names such as ``lat=75.0, lon=200.0``, and how far they are from each other."""
+"""Coordinates of columns, from names such as ``lat=75.0, lon=200.0``, and distances between columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EARTH = 6371.0088  # mean radius, km
 
 
 def coordinates(names: tuple[str, ...] | None) -> dict[str, Array]:
-    """Return the coordinates that names of all columns give, by dimension; none where names are something else."""
+    """Return the numeric coordinates in the column names, by dimension; empty if the names contain none."""
     parts = [dict(part.split("=", 1) for part in name.split(", ") if "=" in part) for name in names or ()]
     dims = list(parts[0]) if parts else []
     found = {}
@@ -31,30 +31,30 @@ def _one_of(found: dict[str, Array], words: tuple[str, ...]) -> Array | None:
 
 
 def latitude_weights(names: tuple[str, ...] | None) -> Array:
-    """Return the cosine of the latitude of every column: the area that a cell of a regular grid stands for, (n,)."""
+    """Return the cosine of the latitude of every column, proportional to the area of a cell of a regular grid, (n,)."""
     latitude = _one_of(coordinates(names), LATITUDES)
     if latitude is None:
         raise ValueError(
             "column_weights='latitude' needs columns that know their latitude, as those of a DataArray with a "
             "dimension lat or latitude do; these do not. Give an array of weights, one for each column."
         )
-    # At a pole rounding leaves a number a little below zero.
+    # At a pole rounding may give a number slightly below zero.
     return np.maximum(np.cos(np.radians(latitude)), 0.0)
 
 
 def on_sphere(latitude: ArrayLike, longitude: ArrayLike) -> Array:
-    """Return points of the Earth in space, in km, so that the straight distance grows with the one along the ground."""
+    """Return points on the Earth as vectors in km; chords grow with the distance along the ground."""
     lat, lon = np.radians(np.asarray(latitude, dtype=np.float64)), np.radians(np.asarray(longitude, dtype=np.float64))
     return EARTH * np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], axis=1)
 
 
 def chord(distance: float) -> float:
-    """Return the straight distance between points of the Earth that lie so many km apart along the ground."""
+    """Return the length in km of the chord between two points with this distance along the ground."""
     return 2.0 * EARTH * float(np.sin(min(distance / (2.0 * EARTH), np.pi / 2.0)))
 
 
 def places_of(names: tuple[str, ...] | None, distance: float) -> tuple[Array, float]:
-    """Return where columns lie, and the least straight distance: km where there are latitudes and longitudes."""
+    """Return the positions of the columns and the smallest straight distance: in km for latitudes and longitudes."""
     found = coordinates(names)
     latitude, longitude = _one_of(found, LATITUDES), _one_of(found, LONGITUDES)
     if latitude is not None and longitude is not None:
@@ -68,7 +68,7 @@ def places_of(names: tuple[str, ...] | None, distance: float) -> tuple[Array, fl
 
 
 def far_enough(places: Array, picked: NDArray[np.intp], distance: float) -> NDArray[np.bool_]:
-    """Tell which columns are at least so far from all picked ones, (n,)."""
+    """Return a mask of the columns with at least this distance from all picked columns, (n,)."""
     far = np.ones(len(places), dtype=bool)
     for place in places[picked]:
         far &= np.sum((places - place) ** 2, axis=1) >= distance**2 * (1.0 - 1e-12)
@@ -76,9 +76,9 @@ def far_enough(places: Array, picked: NDArray[np.intp], distance: float) -> NDAr
 
 
 def nearest(names: tuple[str, ...] | None, points: Sequence[Sequence[float]]) -> NDArray[np.intp]:
-    """Return the column nearest to each point, (p,); none may be further away than a cell of the grid is long.
+    """Return the column nearest to each point, (p,); refuse a point farther away than the diagonal of a grid cell.
 
-    A point is a latitude and a longitude where columns have just these, else a coordinate in each of their dimensions.
+    A point is a latitude and a longitude if the columns have just these, otherwise one coordinate for each dimension.
     """
     found = coordinates(names)
     latitude, longitude = _one_of(found, LATITUDES), _one_of(found, LONGITUDES)
@@ -99,7 +99,7 @@ def nearest(names: tuple[str, ...] | None, points: Sequence[Sequence[float]]) ->
 
 
 def _nearest(places: Array, point: Array, dims: list[str], *, globe: bool) -> int:
-    """Return which of the places is nearest to a point, if it is no further away than the diagonal of a cell."""
+    """Return the index of the nearest place; refuse a point farther away than the diagonal of a grid cell."""
     steps = np.array([_step(values) for values in places.T])
     if globe:
         gaps = np.linalg.norm(on_sphere(*places.T) - on_sphere(*point[:, None]), axis=1)
@@ -120,6 +120,6 @@ def _nearest(places: Array, point: Array, dims: list[str], *, globe: bool) -> in
 
 
 def _step(values: Array) -> float:
-    """Return how far neighbours on a grid lie apart along one dimension; 0 where there is one place only."""
+    """Return the grid spacing along one dimension; 0 if there is only one coordinate."""
     steps = np.diff(np.unique(values))
     return float(np.median(steps)) if len(steps) else 0.0

@@ -1,4 +1,4 @@
-"""Fewer rows than columns: selection from the rows themselves, with nothing n x n."""
+"""Selection from rows without an n x n matrix, for fewer rows than columns."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from rgcss_dask.core.words import counted
 
 Array = NDArray[np.float64]
 
-# Columns whose moments are taken at once, only to learn their means and spreads.
+# Columns whose moments are computed at once, of which only means and spreads are used.
 STRIP = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A block of rows that is smaller than its Gram, without gaps."""
+    """A block of rows without gaps that is smaller than its Gram matrix."""
 
     block: NDArray[Any]  # (m, n)
     weights: NDArray[Any] | None = None  # (m,)
@@ -47,7 +47,7 @@ class Rows:
         names: tuple[str, ...] | None = None,
         apart: NDArray[np.intp] | None = None,
     ) -> Rows:
-        """Copy the rows and treat gaps as a pass would: ``"raise"``, ``"drop"`` or ``"mean"``."""
+        """Copy the rows and handle gaps as a pass does: ``"raise"``, ``"drop"`` or ``"mean"``."""
         X = np.array(plain(block))
         w = None if weights is None else checked_weights(weights, len(X))
         good = np.isfinite(X)
@@ -93,7 +93,7 @@ class Rows:
 
     @property
     def mean_rest(self) -> Array | None:
-        """What float64 rounds off the means, (n,), as `Moments.mean_rest` says."""
+        """Rounding errors of the means in float64, (n,), see `Moments.mean_rest`."""
         rests = [part.mean_rest for part in self._strips]
         if all(rest is None for rest in rests):
             return None
@@ -107,7 +107,7 @@ class Rows:
         return tuple(self._taken(self.apart == fold) for fold in range(count))
 
     def outside_folds(self) -> Iterator[Rows]:
-        """Yield for each fold the rows of all others."""
+        """Yield for each fold the rows of all other folds."""
         for fold in range(len(self.folds)):
             yield self._taken(self.apart != fold)
 
@@ -117,7 +117,7 @@ class Rows:
         return replace(self, block=self.block[mask], weights=weights, apart=apart)
 
     def moments(self) -> Moments:
-        """Form the n x n moments after all, those of folds too."""
+        """Compute the n x n moments, with those of the folds."""
         whole = Moments.of(self.block, self.weights, names=self.names)
         folds = tuple(replace(fold, apart=None).moments() for fold in self.folds)
         return replace(whole, dropped=self.dropped, folds=folds)
@@ -141,10 +141,10 @@ class Rows:
         return np.concatenate(mu), np.concatenate(sigma)
 
     def factor(self, center: bool | ArrayLike, mu: Array, sigma: Array, *, rest: Array | None = None) -> Array:
-        """Return the prepared rows, each times the root of its weight: F with F'F the prepared Gram, (m, n)."""
+        """Return the prepared rows times the root of their weights: F with F'F the prepared Gram matrix, (m, n)."""
         F: Array = difference(self.block, mu, np.empty(self.block.shape))
         if takes_means(center):
-            # The mean of 64-bit integers need not be a float64 number.
+            # The mean of 64-bit integers may not be representable in float64.
             F -= np.concatenate([part.shift - part.mean + part.total / part.weight for part in self._strips])
             F[:, self.spread == 0] = 0.0
         elif rest is not None:
@@ -160,7 +160,7 @@ class Rows:
         return tuple(Moments.of(strip, self.weights) for strip in strips)
 
     def _given(self, center: bool | ArrayLike, scale: float | str | ArrayLike | None) -> tuple[Array, Array]:
-        """Let the vectors that were given be checked as a whole, and learn the other one if need be."""
+        """Check the given vectors as a whole, and compute the option that is not a vector."""
         n = self.n
         blank = Moments(1, 1.0, np.zeros(n), np.zeros(n), np.broadcast_to(0.0, (n, n)), np.zeros(n))
         mu = blank.preparation(center)[0] if np.ndim(center) > 0 else self.preparation(center, None)[0]
@@ -169,9 +169,9 @@ class Rows:
 
 
 def select_from_rows(rows: Rows, k: int, problem: Problem, *, bound: bool = False) -> tuple[Selection, Array]:
-    """Pick k columns as `select` does from moments; return the selection and its weights (k, n).
+    """Pick k columns as `select` does from moments; return the selection and its weights, (k, n).
 
-    Time O(k m n) and memory O(m n): for m < n less than a Gram would take.
+    Time O(k m n) and memory O(m n), less than with a Gram matrix if m < n.
     """
     prepared, base = problem.preparation(rows), rows.base(problem.center, problem.scale)
     (picked,) = solve(base, k, problem.by_index(rows.n, rows.names).prepared(rows.n), bound=bound)
@@ -181,18 +181,18 @@ def select_from_rows(rows: Rows, k: int, problem: Problem, *, bound: bool = Fals
 
 
 def weights_on(rows: Rows, picked: Selection, problem: Problem) -> Array:
-    """Return the weights (k, n) of what was picked from rows for a problem."""
+    """Return the weights, (k, n), of a selection from rows."""
     GS = rows.base(problem.center, problem.scale).rows(picked.columns)
     return evaluate.weights_from_rows(GS, picked.columns, picked.lams)
 
 
 def solved(source: Moments | Rows, k: int, problem: Problem) -> Selection:
-    """Answer a problem of one lambda, whichever the source is."""
+    """Solve a problem with one lambda on moments or rows."""
     return select_from_rows(source, k, problem)[0] if isinstance(source, Rows) else solve(source, k, problem)[0]
 
 
 def _filled(X: NDArray[Any], weights: NDArray[Any] | None) -> NDArray[Any]:
-    """Put the mean of each column where it has gaps."""
+    """Fill gaps with the means of their columns."""
     gap = np.isnan(X)
     w = np.ones(len(X)) if weights is None else weights.astype(np.float64)
     count = w @ ~gap

@@ -1,4 +1,4 @@
-"""Columns that are picked in groups: H and R are formed whole for each pick, as gains of groups need blocks of them."""
+"""Selection of groups of columns: H and R are formed whole after each pick, because gains of groups need blocks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rgcss_dask.core.solver import kernels
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
-# Of a group of columns that are mixes of each other, directions below this share are rounding.
+# In a group of linearly dependent columns, directions below this share are rounding.
 _MIXES = 1e-12
 # A gain below this share of the loss at the start is rounding.
 _NOTHING = 1e-13
 
 
 def units_of(rules: Rules) -> list[Index]:
-    """Return what is picked as one: each group, and each candidate that is in none; by their lowest columns."""
+    """Return the units of selection, each group and each candidate without a group, ordered by lowest column."""
     groups = [np.asarray(group, dtype=np.intp) for group in rules.aims.column_groups]
     grouped = np.concatenate([*groups, np.empty(0, dtype=np.intp)])
     alone = np.setdiff1d(np.flatnonzero(rules.candidates), grouped)
@@ -33,7 +33,7 @@ def units_of(rules: Rules) -> list[Index]:
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """H and R of some picks, formed from G, and what counts after them."""
+    """H and R after some picks, formed from G, and the weights of the columns in the loss."""
 
     H: Array  # (n, n)
     R: Array  # (n, n)
@@ -61,7 +61,7 @@ class Whole:
         return float(np.maximum(np.diagonal(self.R), 0.0) @ self.counts)
 
     def gains(self, units: list[Index], floor: Array) -> Array:
-        """Return by how much the loss falls with each of the units, (units,)."""
+        """Return the decrease of the loss by each of the units, (units,)."""
         eta, rho = (self.H**2) @ self.counts, (self.H * self.R) @ self.counts
         h, alone = np.diagonal(self.H), np.zeros(len(eta))
         some = h > floor
@@ -81,7 +81,7 @@ class Whole:
 
 
 def _inverse(H: Array, lams: Array, floor: Array) -> Array:
-    """Return (lam + H)^-1 where there is more than rounding."""
+    """Return (lam + H)^-1 on the directions above rounding."""
     values, U = scipy.linalg.eigh(H + np.diagflat(lams))
     least = max(_MIXES * float(values[-1]), float(floor.max()))
     good = values > least
@@ -89,7 +89,7 @@ def _inverse(H: Array, lams: Array, floor: Array) -> Array:
 
 
 def pick_in_groups(G: Array, rules: Rules, lams: Array, bound: Array | None) -> tuple[list[int], bool, bool]:
-    """Pick units one after the other; return the columns, and whether nothing was left to gain, or nothing allowed."""
+    """Pick units one by one; return the columns, whether no gain was left, and whether no unit was allowed."""
     units, floor = units_of(rules), evaluate.DOUBT * np.diagonal(G)
     picks: list[int] = []
     state = Whole.of(G, picks, lams, rules)
@@ -114,14 +114,14 @@ def pick_in_groups(G: Array, rules: Rules, lams: Array, bound: Array | None) -> 
 
 
 def fits(unit: Index, picks: Sequence[int], rules: Rules) -> bool:
-    """Tell whether a unit may be picked beside columns: all of it, one after the other."""
+    """Tell whether all columns of a unit may be picked, one after the other, in addition to the picks."""
     if len(picks) + len(unit) > rules.k or int(unit[0]) in picks:
         return False
     return all(rules.allowed([*picks, *unit[:i]])[column] for i, column in enumerate(unit))
 
 
 def exchange(G: Array, columns: Sequence[int], stay: Index, lams: Array, rules: Rules) -> tuple[list[int], float]:
-    """Return the picks after the best exchange of one unit for another, and their loss; the same if none is better."""
+    """Return the picks after the best exchange of one unit for another, and their loss; unchanged if none is better."""
     units, floor = units_of(rules), evaluate.DOUBT * np.diagonal(G)
     best, picks = Whole.of(G, columns, lams, rules).loss, list(columns)
     for unit in units:
