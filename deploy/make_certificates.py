@@ -1,7 +1,8 @@
 """Make the certificates of one cluster: an authority, a certificate and key for each role, and Dask's settings for it.
 
-Dask with TLS lets in whoever shows a certificate that this authority has signed. The authority's own key is thrown
-away, so nobody can sign another one later; to renew the certificates, or to lock somebody out, make a new folder.
+With TLS, Dask accepts every client, scheduler and worker with a certificate signed by this authority. The authority's
+own key is discarded, so that no further certificate can be signed; to renew the certificates, or to exclude somebody,
+make a new folder.
 
     python make_certificates.py certificates --host node1 --host 10.0.0.5
     export DASK_CONFIG=$PWD/certificates/dask.yaml
@@ -29,7 +30,7 @@ except ImportError:
 ROLES = ("scheduler", "worker", "client")
 ALWAYS = ("localhost", "127.0.0.1", "::1")
 
-# A Dask configuration cannot name a file relative to itself, so the paths are whole.
+# Paths are absolute, because a Dask configuration cannot name a file relative to itself.
 SETTINGS = """\
 # Dask configuration: everybody shows a certificate and checks the other's. Use it with DASK_CONFIG=<this file>.
 distributed:
@@ -48,18 +49,18 @@ ROLE_SETTINGS = """\
 
 
 def make(folder: Path, *, hosts: Sequence[str] = (), days: int = 365, at: str | None = None) -> list[Path]:
-    """Write the files, each readable by its owner alone; refuse if one of them exists.
+    """Write the files, each readable by its owner only; refuse to replace existing files.
 
     Parameters
     ----------
     folder
-        Made if it is not there.
+        Folder for the files; created if it does not exist.
     hosts
-        Names and addresses that go into the scheduler's and the worker's certificates, besides this machine itself.
+        Names and addresses for the scheduler's and the worker's certificates, in addition to this machine.
     days
-        How long the certificates hold.
+        Days for which the certificates are valid.
     at
-        Where the folder will lie when it is used, if it is to be copied; by default where it is made.
+        Path of the folder where it will be used, if it is copied; by default the path where it is made.
     """
     contents = _contents(hosts, days, at or str(folder.absolute()))
     files = [folder / name for name in contents]
@@ -74,7 +75,7 @@ def make(folder: Path, *, hosts: Sequence[str] = (), days: int = 365, at: str | 
 
 
 def _contents(hosts: Sequence[str], days: int, at: str) -> dict[str, bytes]:
-    """Return what goes into each file, by its name."""
+    """Return the contents of the files, by name."""
     if days < 1:
         raise ValueError(f"certificates must hold for at least one day; got --days {days}.")
     authority_key = generate_private_key(SECP256R1())
@@ -95,7 +96,7 @@ def _authority(key: EllipticCurvePrivateKey, days: int) -> x509.Certificate:
     builder = x509.CertificateBuilder(issuer_name=name, subject_name=name, public_key=key.public_key())
     return (
         builder.serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))  # the clocks of a cluster differ a little
+        .not_valid_before(now - timedelta(minutes=5))  # the clocks of a cluster differ slightly
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
@@ -113,7 +114,7 @@ def _certificate(
 ) -> x509.Certificate:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"rgcss {role}")])
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    if role != "client":  # schedulers and workers call each other and are called; a client only calls
+    if role != "client":  # schedulers and workers accept and open connections; a client only opens them
         purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
     builder = x509.CertificateBuilder(issuer_name=authority.subject, subject_name=name, public_key=key.public_key())
     builder = (
@@ -154,7 +155,7 @@ def _alternative_name(host: str) -> x509.GeneralName:
 
 
 def main() -> None:
-    """Parse, call, and say what was written."""
+    """Parse the command line, make the files, and print their names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where to write; made if it is not there")
     parser.add_argument("--host", action="append", default=[], help="name or address of a host; may be repeated")

@@ -1,4 +1,4 @@
-"""How large a cluster should be: a model of the pass, from constants measured on one machine of two cores.
+"""Cluster sizes: a model of the time of a pass, from constants measured on one machine with two cores.
 
 python deploy/sizing.py                                      # the tables of deploy/README.md
 python deploy/sizing.py --write                              # ... put in their places there
@@ -38,7 +38,7 @@ from rgcss_dask.runtime.memory_limit import SHARE
 HERE = Path(__file__).parent
 MEASURED, README = HERE / "measured.json", HERE / "README.md"
 FOLDS = 5
-UNLIMITED = 2**62  # bytes, so that the plan says what it would like
+UNLIMITED = 2**62  # bytes; the plan then takes all the memory that is useful
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,22 @@ class Speed:
 
 @dataclass(frozen=True)
 class Constants:
-    """What was measured: of the workers, then of the scheduler (seconds of its one thread)."""
+    """Measured constants of the workers, then of the scheduler (seconds of its single thread)."""
 
     speeds: Mapping[str, Speed]  # by dtype, with every core busy
-    overhead: float  # time on a cluster / time of the same spans in a plain loop
-    start_seconds: float  # of a pass, before and after the work
-    merge_rate: float  # bytes of a result added to another in a second
+    overhead: float  # time on a cluster divided by the time of the same spans in a plain loop
+    start_seconds: float  # seconds of a pass before and after the work
+    merge_rate: float  # bytes of results merged in a second
     span_seconds: float
     merge_seconds: float
-    report_seconds: float  # for the news of one read
+    report_seconds: float  # seconds to process the report of one read
     heartbeat_seconds: float  # for one heartbeat of one worker
-    idle_share: float  # of its time, with no worker at all
-    span_bytes: float  # of the scheduler's memory, for a span and its merge
+    idle_share: float  # share of its time in use without workers
+    span_bytes: float  # bytes of the scheduler's memory for a span and its merge
 
     @classmethod
     def of(cls, measured: Mapping[str, Any]) -> Constants:
-        """Take the constants out of a file of measurements, which may hold more."""
+        """Read the constants from a file of measurements, which may contain more."""
         names = [name for name in cls.__dataclass_fields__ if name != "speeds"]
         speeds = {dtype: Speed(**speed) for dtype, speed in measured["speeds"].items()}
         return cls(speeds, **{name: float(measured[name]) for name in names})
@@ -78,7 +78,7 @@ class Constants:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What is to be read."""
+    """The matrix to read."""
 
     rows: int
     columns: int
@@ -93,35 +93,35 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Machines:
-    """What it is read with."""
+    """The workers and the network."""
 
     workers: int
-    threads: int  # of each worker
-    network: float = 1.25e9  # bytes a second between two of them: 10 Gbit/s, an assumption
+    threads: int  # threads of each worker
+    network: float = 1.25e9  # bytes a second between two workers: 10 Gbit/s, an assumption
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the model says of a pass."""
+    """The model's prediction for a pass."""
 
     spans: int
-    threads: int  # that have work
+    threads: int  # threads that have work
     seconds: float
-    tail_seconds: float  # of them, for the last merges, when most threads are idle
-    scheduler_seconds: float  # of them, in which the scheduler is busy
+    tail_seconds: float  # seconds of the last merges, when most threads are idle
+    scheduler_seconds: float  # seconds in which the scheduler is busy
     memory: int  # bytes planned for each worker
-    result_bytes: int  # of one result of a span or a merge: what goes over the network for a merge
-    network_bytes: int  # of all merges, at most
+    result_bytes: int  # bytes of the result of a span or a merge, which a merge sends over the network
+    network_bytes: int  # bytes that all merges send, at most
     scheduler_bytes: int
 
     @property
     def scheduler_share(self) -> float:
-        """Share of the time in which the scheduler is busy; at 1 it is what the pass waits for."""
+        """Share of the time in which the scheduler is busy; at 1 the scheduler limits the pass."""
         return self.scheduler_seconds / self.seconds
 
 
 def estimate(matrix: Matrix, machines: Machines, constants: Constants) -> Estimate:
-    """Say how long a pass takes, what it is held up by, and what it needs."""
+    """Estimate the time of a pass, what limits it, and the resources it needs."""
     plan = planned(matrix, machines.threads)
     spans = len(plan.spans)
     busy = min(spans, machines.workers * plan.concurrency)
@@ -129,7 +129,7 @@ def estimate(matrix: Matrix, machines: Machines, constants: Constants) -> Estima
     work = math.ceil(spans / busy) * (matrix.rows / spans) * row / plan.tile_threads
     result = result_bytes(matrix)
     merge = result / constants.merge_rate + (result / machines.network if machines.workers > 1 else 0.0)
-    # At worst the span that ends last is the first of its run at every level.
+    # In the worst case the span that ends last is the first of its run at every level.
     chain = is_chain(plan.geometry, plan.options)
     tail = merges_in_a_row(spans, chain=chain) * merge
     together = constants.start_seconds + work + tail
@@ -151,23 +151,23 @@ def estimate(matrix: Matrix, machines: Machines, constants: Constants) -> Estima
 
 
 def heartbeats(workers: int) -> float:
-    """Return how many heartbeats a scheduler gets in a second: Dask slows them down as workers become more."""
+    """Return the heartbeats that a scheduler receives in a second; with more workers, Dask makes them less frequent."""
     every = 0.5 if workers <= 10 else 1 if workers < 50 else 2 if workers < 200 else workers / 200 + 1
     return workers / every
 
 
 @lru_cache(maxsize=64)
 def planned(matrix: Matrix, threads: int) -> Plan:
-    """Plan the pass as the package does, for chunks of the size it asks of a store at once.
+    """Plan the pass as the package does, with chunks as large as one read.
 
-    Beyond some number of rows the spans get longer and not more, and nothing else of the plan changes; so the plan of
-    that many rows is the plan of any more.
+    Beyond a certain number of rows only the length of the spans grows, and the rest of the plan stays the same. So the
+    plan for that number of rows is used for all larger numbers.
     """
     row_bytes = matrix.columns * np.dtype(matrix.dtype).itemsize
     whole = Geometry(matrix.rows, matrix.columns, np.dtype(matrix.dtype), np.array([0, matrix.rows]))
     parts = parts_of_span(whole, matrix.options) if is_chain(whole, matrix.options) else 1
     chunk = max(1, min(matrix.rows, READ_BYTES // row_bytes))
-    # A chunk more, or the spans would end at chunks just so that they are as few as they can be.
+    # One chunk more: otherwise spans could end exactly at chunks, and there would be as few spans as possible.
     rows = min(matrix.rows, SPAN_LIMIT * max(least_rows(whole, parts), SPAN_BYTES // row_bytes) + chunk)
     cuts = np.append(np.arange(0, rows, chunk, dtype=np.int64), rows)
     geometry = Geometry(rows, matrix.columns, np.dtype(matrix.dtype), cuts)
@@ -175,7 +175,7 @@ def planned(matrix: Matrix, threads: int) -> Plan:
 
 
 def result_bytes(matrix: Matrix) -> int:
-    """Bytes of the sums of a span: an n x n matrix and a vector for each part kept apart."""
+    """Return the bytes of the result of a span: an n x n matrix and a vector for each part kept apart."""
     options = matrix.options
     parts = max(1, options.folds) + options.groups
     return 8 * (matrix.columns + 1) * matrix.columns * options.matrices * parts
@@ -192,7 +192,7 @@ CLUSTERS = (Machines(1, 8), Machines(10, 8), Machines(100, 8), Machines(1000, 8)
 
 
 def main() -> None:
-    """Print the tables, write them, or answer for one matrix and cluster."""
+    """Print the tables, write them into the README, or print the estimate for one matrix and cluster."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("matrix", nargs="?", type=matrix, help="ROWSxCOLUMNS:DTYPE, such as 1e9x784:uint8")
     parser.add_argument("--folds", type=int, default=0)
@@ -211,7 +211,7 @@ def main() -> None:
 
 
 def matrix(text: str) -> Matrix:
-    """Read a matrix from the command line."""
+    """Parse a matrix from the command line."""
     found = re.fullmatch(r"([0-9.e+_]+)x([0-9_]+):(\w+)", text)
     if found is None:
         raise argparse.ArgumentTypeError(
@@ -221,7 +221,7 @@ def matrix(text: str) -> Matrix:
 
 
 def tables(measured: dict) -> dict[str, str]:
-    """Return everything in deploy/README.md that comes from measurements, by the name of its place."""
+    """Return all parts of deploy/README.md that come from measurements, by name."""
     return {
         "measured": measured_list(measured),
         "rates": rates_table(measured),
@@ -243,7 +243,7 @@ def filled(text: str, measured: dict) -> str:
 
 
 def measured_list(measured: dict) -> str:
-    """Say what was measured, target beside figure."""
+    """Return the list of measurements, with each target beside its figure."""
     m, cores = measured, measured["cores"]
     loads = ", ".join(f"{load:.1f} ({part})" for part, load in m["load"].items())
     long = f"{m['processes_over_threads_seconds']:.0f} s"
@@ -273,7 +273,7 @@ def _us(seconds: float) -> str:
 
 
 def rates_table(measured: dict) -> str:
-    """Rows a second for each core, as measured and as the model has it."""
+    """Return the rows per second for each core, as measured and as predicted by the model."""
     constants = Constants.of(measured)
     columns = list(next(iter(measured["rows_per_second"].values())))
     lines = [f"| rows/s per core | {' | '.join(f'n = {n}' for n in columns)} |", "|---" * (1 + len(columns)) + "|"]
@@ -285,7 +285,7 @@ def rates_table(measured: dict) -> str:
 
 
 def memory_table() -> str:
-    """Memory limit for a worker, from the package's own plan."""
+    """Return the memory limits of workers, from the package's own plan."""
     threads, folds = (1, 2, 4, 8), (0, FOLDS)
     head = [f"{t} thread{'s' * (t > 1)}{f', {f} folds' * (f > 0)}" for f in folds for t in threads]
     lines = [f"| memory for a worker | {' | '.join(head)} |", "|---" * (1 + len(head)) + "|"]
@@ -297,12 +297,12 @@ def memory_table() -> str:
 
 
 def _limit(memory: int) -> int:
-    """Memory limit that lets the plan have what it wants: the package takes a share of the limit."""
+    """Return the memory limit that allows the plan this memory: the package takes a share of the limit."""
     return math.ceil(memory / SHARE)
 
 
 def clusters_table(measured: dict, matrices: Sequence[Matrix], clusters: Sequence[Machines]) -> str:
-    """Say how long a pass takes on each cluster, and what it asks of store, network and scheduler."""
+    """Return the time of a pass on each cluster, and the load on store, network and scheduler."""
     constants = Constants.of(measured)
     head = "matrix, workers x threads, threads with work, pass, store gives, memory for a worker, one merge sends"
     head = f"| {' | '.join(head.split(', '))} | scheduler busy |"
@@ -327,7 +327,7 @@ def clusters_table(measured: dict, matrices: Sequence[Matrix], clusters: Sequenc
 
 
 def duration(seconds: float) -> str:
-    """Write a time for people, with two digits."""
+    """Format a time for people, with two digits."""
     for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{_two_digits(seconds / length)} {unit}"

@@ -1,7 +1,7 @@
 """A matrix in memory
 ==================
 
-Which 16 of the 64 pixels tell most about handwritten digits?
+Pick the 16 of 64 pixels that explain most of the variation of handwritten digits.
 
 Run: python examples/01_in_memory.py [columns]
 """

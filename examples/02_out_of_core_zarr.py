@@ -1,7 +1,7 @@
 """An archive larger than memory
 =============================
 
-One pass over a Zarr archive, whose moments are kept; then as many questions as we like.
+One pass over a Zarr archive computes moments, which are kept; all further results are computed from the moments.
 
 Run: python examples/02_out_of_core_zarr.py [rows] [folder]
 """
@@ -20,7 +20,7 @@ COLUMNS, FACTORS, CHUNK = 120, 12, 20_000
 
 
 def make_archive(path: Path, rows: int) -> None:
-    """Write a tall matrix chunk by chunk: a few hidden factors behind many columns, and noise."""
+    """Write a tall matrix chunk by chunk: many columns that depend on a few hidden factors, and noise."""
     rng = np.random.default_rng(0)
     loadings = rng.standard_normal((FACTORS, COLUMNS)) * np.geomspace(3, 0.3, FACTORS)[:, None]
     array = zarr.create_array(path, shape=(rows, COLUMNS), chunks=(CHUNK, COLUMNS), dtype="f4")

@@ -1,7 +1,7 @@
 """On a Dask cluster
 =================
 
-The same calls on a cluster: the active Dask client is found and used, and the result has the same bits.
+The same calls on a cluster: the active Dask client is used automatically, and the result has the same bits.
 
 Run: python examples/03_on_a_cluster.py [rows] [scheduler address]
 Without an address two worker processes are started on this machine.
@@ -36,8 +36,8 @@ def main(rows: int = 400_000, address: str | None = None) -> None:
         with Client(address) if address else Client(**options) as client:  # type: ignore[no-untyped-call]
             workers = len(client.scheduler_info()["workers"])
             there = rg.scan(data)  # the workers read the archive; the moments stay on one of them
-            picked = rg.select(there, 8)  # on the scheduler, beside its other work: where="worker" or "client" if not
-            same = np.array_equal(here.product, there.product)  # fetched here, because it is used
+            picked = rg.select(there, 8)  # on the scheduler by default; where="worker" or "client" elsewhere
+            same = np.array_equal(here.product, there.product)  # fetched here at its first use
         print(f"{workers} workers and this process: same bits {same}")
         print(picked)
         picked.plot()

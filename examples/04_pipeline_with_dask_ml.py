@@ -1,7 +1,7 @@
 """In a dask-ml pipeline
 =====================
 
-Scale, pick columns and cluster Dask arrays that are never in memory as a whole.
+Scale, pick columns and cluster Dask arrays that are larger than memory.
 
 Run: python examples/04_pipeline_with_dask_ml.py [rows]
 """
@@ -20,7 +20,7 @@ GROUPS, COLUMNS = 4, 60
 
 
 def make_data(rows: int) -> tuple[da.Array, da.Array]:
-    """Four groups of rows in a few dimensions, seen through many columns of very different sizes."""
+    """Four groups of rows in a few dimensions, mapped to many columns on very different scales."""
     random = da.random.default_rng(0)
     group = random.integers(0, GROUPS, rows, chunks=rows // 10)
     centres = 6 * np.random.default_rng(1).standard_normal((GROUPS, 5))
@@ -38,7 +38,7 @@ def main(rows: int = 200_000) -> None:
     np.add.at(table, da.compute(group, labels), 1)
     print("Rows of each group (down) in each cluster found from 5 of 60 columns (across):")
     print(table)
-    inside = RGCSS(5, center=True, scale="std").fit(X)  # scales in its one pass: no scaler, no second pass
+    inside = RGCSS(5, center=True, scale="std").fit(X)  # scales in its single pass: no scaler and no second pass
     print(f"Columns {inside.selected_.tolist()}; the same as after StandardScaler: ", end="")
     inside.selection_.plot()
     print(inside.selected_.tolist() == pipeline[1].selected_.tolist())

@@ -1,14 +1,15 @@
 """Where to put thermometers
 =========================
 
-Place sensors from which the temperature everywhere else is rebuilt best: at least so many km apart, beside a station
-that is there already. Each cell counts by its area. The map shows the error left in blocks of times, each rebuilt from
-sensors that were placed without it.
+Place sensors so that the temperature everywhere else is rebuilt best. New sensors keep a minimum distance from each
+other, and one existing station stays. Each cell counts by its area. The map shows the error in held-out blocks of
+times, each rebuilt from sensors that were placed without it.
 
 Run: python examples/05_sensor_placement.py [DATA] [sensors] [picture]
 DATA is a Zarr store or NetCDF file with a variable over (time, lat, lon), such as air_temperature.zarr (NCEP) or
-sst.mnmean.nc (ERSST); without it, a made-up field of waves is used. The first 70 % of the times are learnt from, the
-rest is rebuilt. Left out: what sensors cost, and where they may not stand; `sensors` takes both.
+sst.mnmean.nc (ERSST); without it, an artificial field of waves is used. The first 70 % of the times are used for
+training, the rest is rebuilt. Not shown: costs of sensors and regions where they are not allowed; `sensors` takes
+both.
 
 On real data, beside PySensors, with the losses: python -m examples.benchmarks.sensors, which wrote the page "Sensors"
 of the benchmarks.
@@ -26,7 +27,7 @@ import rgcss_dask as rg
 
 
 def make_field() -> xr.DataArray:
-    """Return a temperature made of a few waves over a region, and noise."""
+    """Return an artificial temperature field: a few waves over a region, and noise."""
     rng = np.random.default_rng(0)
     lat, lon = np.linspace(-30, 30, 25), np.linspace(0, 90, 37)
     waves = np.stack([np.cos((i + 1) * lat[:, None] / 20 + i * lon / 30) for i in range(12)])
@@ -43,7 +44,7 @@ def open_field(path: Path) -> xr.DataArray:
 
 
 def first_station(field: xr.DataArray) -> tuple[float, float]:
-    """Return the first place with a value, in the middle latitude that has one, as the station that is there."""
+    """Return the first place with a value, in the middle latitude that has one, as the existing station."""
     there = field.isel(time=0).notnull().compute()
     lat = field["lat"][there.any("lon")]
     lat = float(lat[lat.size // 2])
@@ -51,13 +52,13 @@ def first_station(field: xr.DataArray) -> tuple[float, float]:
 
 
 def error_of(past: xr.DataArray, future: xr.DataArray, columns: np.ndarray) -> float:
-    """Return the root mean square error at later times, by area, rebuilt from these places; with no rule at all."""
+    """Return the root mean square error at later times, weighted by area, of a model with these columns included."""
     e = rg.RGCSS(len(columns), lam="cv", center=True, include=columns).fit(past)
     return rmse(e.inverse_transform(e.transform(future)), future)
 
 
 def rmse(rebuilt: xr.DataArray, field: xr.DataArray) -> float:
-    """Return the root mean square error, each cell by its area."""
+    """Return the root mean square error, weighted by the area of the cells."""
     squares = ((rebuilt - field) ** 2).mean("time").weighted(np.cos(np.radians(field["lat"])))
     return float(squares.mean() ** 0.5)
 

@@ -1,8 +1,8 @@
 """A panel of genes
 ================
 
-Pick the genes from which the others, and the types of the cells, can be told best: from cells in a sparse Zarr store,
-read by ranges.
+Pick the genes from which the other genes and the cell types are rebuilt best, from cells in a sparse Zarr store, read
+in ranges.
 
 Run: python examples/06_gene_panel.py [cells] [genes]
 """
@@ -25,7 +25,7 @@ PROGRAMS = 12
 
 
 def make_cells(cells: int, genes: int) -> anndata.AnnData:
-    """Return log-normalised counts of genes that are switched on together, in programs; each type has its own mix."""
+    """Return log-normalised counts of genes that vary together in programs; each type has its own mix of these."""
     rng = np.random.default_rng(0)
     program = rng.integers(0, PROGRAMS, genes)
     kind = rng.choice(TYPES, cells, p=np.arange(1, TYPES + 1) / np.arange(1, TYPES + 1).sum())
@@ -46,11 +46,11 @@ def main(cells: int = 50_000, genes: int = 2000) -> None:
         store = Path(folder, "cells.zarr")
         made = make_cells(cells, genes)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # anndata announces the format of its next version
+            warnings.simplefilter("ignore")  # anndata announces the file format of its next version
             made.write_zarr(store)
         share = made.X.nnz / (cells * genes)
         print(f"{cells:,} cells x {genes:,} genes, {share:.1%} not zero, in {store.name}")
-        # Cells are read by ranges, and multiplied as sparse rows.
+        # Cells are read in ranges and multiplied as sparse rows.
         panel = rg.gene_panel(store, 2 * PROGRAMS, cell_types="celltype", highly_variable=False)
         print(panel)
         print(panel.to_frame().head())
@@ -58,7 +58,7 @@ def main(cells: int = 50_000, genes: int = 2000) -> None:
         plots.cell_types(panel)
         covered = {name.split(".")[1] for name in panel.names or ()}
         print(f"{len(covered)} of {PROGRAMS} programs have a gene in the panel.")
-        panel.annotate(made)  # into an AnnData, as scanpy does
+        panel.annotate(made)  # writes the results as scanpy does
         print(f"{made.var['gene_panel'].sum()} genes are marked in adata.var.")
 
 

@@ -1,7 +1,7 @@
 """An archive that grows every day
 ===============================
 
-Only the new rows of each day are read, and the selection follows the data.
+Each day only the new rows are read, and the selection follows the data.
 
 Run: python examples/07_daily_append.py [rows a day] [days]
 """

@@ -1,7 +1,7 @@
 """Many columns
 ===============
 
-Pick from more columns than their products would fit into memory: a sketch finds candidates, a second reading is exact.
+Pick from so many columns that their products do not fit into memory: a sketch finds candidates, a second pass is exact.
 
 Run: python examples/08_many_columns.py [rows] [columns] [picks]
 """
@@ -17,7 +17,7 @@ PROGRAMS = 30
 
 
 def make_counts(rows: int, columns: int) -> scipy.sparse.csr_array:
-    """Return sparse counts of columns that are switched on together, in programs; some 3 % of them are not zero."""
+    """Return sparse counts of columns that vary together in programs; some 3 % of them are not zero."""
     rng = np.random.default_rng(0)
     program = rng.integers(0, PROGRAMS, columns)
     places, values = [], []
@@ -31,7 +31,7 @@ def make_counts(rows: int, columns: int) -> scipy.sparse.csr_array:
 
 
 def main(rows: int = 10_000, columns: int = 12_000, picks: int = 16) -> rg.Selection:
-    """Preview the picks from one reading, then pick exactly with a second one."""
+    """Preview the picks after one pass, then pick exactly with a second pass."""
     counts = make_counts(rows, columns)
     stored = counts.nnz / (rows * columns)
     print(

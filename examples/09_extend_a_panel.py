@@ -1,7 +1,7 @@
 """A panel that is extended
 ========================
 
-Three measurements are taken anyway. Which three more tell most of what these do not tell?
+Three measurements are taken already. Which three more explain most of the remaining variation?
 
 Run: python examples/09_extend_a_panel.py [more]
 """
@@ -19,7 +19,7 @@ def main(more: int = 3) -> None:
     moments = rg.scan(load_breast_cancer(as_frame=True).data, progress=False)
     k = len(PANEL) + more
     given = rg.select(moments, len(PANEL), include=PANEL, center=True, scale="std")
-    # Swaps exchange what is added; what is included stays.
+    # Swaps exchange added columns only; included columns stay.
     extended = rg.select(moments, k, include=PANEL, center=True, scale="std", refine=True)
     anew = rg.select(moments, k, center=True, scale="std", refine=True)
     added = [name for name in extended.names if name not in PANEL]

@@ -1,12 +1,13 @@
 """Bands of an image cube
 ======================
 
-A camera has 120 bands, and a cheaper one may have eight. Which ones carry the signal in all of them, and which tell the
-kinds of ground apart?
+A camera has 120 bands, and a cheaper one may have eight. Which eight explain the signal in all bands, and which
+separate the kinds of ground?
 
 Run: python examples/10_bands_of_an_image.py [CUBE] [bands] [picture]
-CUBE is an .npz file with `cube` (lines, columns, bands) and `labels` (lines, columns; 0: none); without it, an image of
-four kinds of ground is made up, whose noise differs from band to band. Left out: a classifier, and pixels to try it on.
+CUBE is an .npz file with `cube` (lines, columns, bands) and `labels` (lines, columns; 0: none); without it, an
+artificial image of four kinds of ground is used, whose noise differs between bands. Not shown: a classifier and
+pixels to test it on.
 
 With a classifier, on Indian Pines, beside equally spaced bands, pivoted QR and E-FDPC, with the losses:
 python -m examples.benchmarks.bands, which wrote the page "Bands of Indian Pines" of the benchmarks.

@@ -1,12 +1,12 @@
 """What a reduction costs the work behind it
 =========================================
 
-Cluster and classify rows of an archive with dask-ml, from all columns and from the picked ones: what is lost, and what
-is saved.
+Cluster and classify rows of an archive with dask-ml, with all columns and with the picked columns, and compare the
+scores, time and memory.
 
 Run: python examples/11_downstream.py [rows]
 
-On real data sets, with repeated splits, beside random columns, and on an archive larger than the memory given:
+On real data sets, with repeated splits, compared with random columns, and on an archive larger than the memory given:
 ``python -m examples.benchmarks.downstream``, whose figures are in ``examples/benchmarks/DOWNSTREAM.md``.
 """
 
@@ -24,7 +24,7 @@ CLASSES, COLUMNS = 6, 200
 
 
 def make_archive(path: Path, rows: int) -> np.ndarray:
-    """Write rows of six classes that lie in a few dimensions, seen through many columns; return the classes."""
+    """Write rows of six classes, with many columns that depend on a few dimensions; return the classes."""
     rng = np.random.default_rng(0)
     means, mix = 1.5 * rng.standard_normal((CLASSES, 6)), rng.standard_normal((6, COLUMNS))
     y = rng.integers(0, CLASSES, rows)
@@ -37,7 +37,7 @@ def make_archive(path: Path, rows: int) -> np.ndarray:
 
 
 def main(rows: int = 50_000) -> dict[int, rg.Downstream]:
-    """Compare for several numbers of columns, and draw the scores."""
+    """Compare several numbers of columns, and plot the scores."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         labels = make_archive(Path(folder, "rows.zarr"), rows)

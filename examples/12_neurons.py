@@ -1,21 +1,22 @@
 """Neurons of a network
 ====================
 
-Which neurons of a layer carry the rest? Activations are a tall matrix: a row for each token or image, a column for each
-neuron. The picked ones are kept, all others are rebuilt from them, and the network goes on with what was rebuilt.
+Which neurons of a layer explain the others? Activations are a tall matrix: a row for each token or image, a column
+for each neuron. The picked neurons are kept, all others are rebuilt from them, and the network continues with the
+rebuilt layer.
 
 Run: python examples/12_neurons.py [neurons]
 
-The network of this page is a small one of scikit-learn, so that it runs anywhere. Layers of PyTorch models are recorded
-by ``rgcss_dask.record_activations``, out of core:
+This page uses a small network of scikit-learn, so that it runs anywhere. Layers of PyTorch models are recorded, out
+of core, by ``rgcss_dask.record_activations``:
 
 .. code-block:: python
 
    rg.record_activations(model, batches, "neurons.zarr", layers="encoder.layer.*.intermediate", keep="attention_mask")
    rg.select("neurons.zarr", 154, center=True)
 
-``python -m examples.benchmarks.neurons`` does so with all 9,216 neurons of a sentence model. What the picks lose there
-and what was left out is in ``examples/benchmarks/NEURONS.md``.
+``python -m examples.benchmarks.neurons`` does so with all 9,216 neurons of a sentence model. What the model loses
+with the picks, and what was left out, is described in ``examples/benchmarks/NEURONS.md``.
 """
 
 import sys
@@ -29,24 +30,24 @@ import rgcss_dask as rg
 
 
 def neurons(network: MLPClassifier, X: np.ndarray) -> np.ndarray:
-    """Return what the hidden layer gives."""
+    """Return the activations of the hidden layer."""
     return np.maximum(X @ network.coefs_[0] + network.intercepts_[0], 0.0)
 
 
 def accuracy(network: MLPClassifier, hidden: np.ndarray, y: np.ndarray) -> float:
-    """Return how often the network is right when its hidden layer gives this."""
+    """Return the accuracy of the network with these activations of its hidden layer."""
     return float(((hidden @ network.coefs_[1] + network.intercepts_[1]).argmax(axis=1) == y).mean())
 
 
 def rebuilt(picked: rg.Selection, moments: rg.Moments, hidden: np.ndarray) -> np.ndarray:
-    """Return all neurons, made of the picked ones."""
+    """Return all neurons, rebuilt from the picked ones."""
     full = (hidden - picked.mu)[:, picked.columns] @ picked.weights(moments) + picked.mu
     full[:, picked.columns] = hidden[:, picked.columns]
     return full
 
 
 def main(size: int = 256) -> dict[str, list[float]]:
-    """Train, pick from the training rows, and ask the network about others."""
+    """Train, pick from the training rows, and test the network on other rows."""
     X, y = load_digits(return_X_y=True)
     X = X / 16
     half = len(X) // 2

@@ -1,4 +1,4 @@
-"""Test-set loss with a cross-validated lambda beside lambda = 1 (the paper's) and lambda = 0, on real data.
+"""Test-set loss with a cross-validated lambda, compared with lambda = 1 (the paper's) and lambda = 0, on real data.
 
     python examples/tuning_table.py --data FOLDER [--samples 12] [--quick] [--output examples/tuning_table.md]
 
@@ -24,7 +24,7 @@ FOLDS = 5
 FRACTIONS = (0.04, 0.16)
 FACES = {"YaleB": ("yaleb32.npz", 1200), "ORL": ("orl32.npz", 300)}
 GREY = ", grey levels 0 to 255"
-OUTLIER = 31037 - 30000  # the one row of OnlineNews with absurd values, in the test part
+OUTLIER = 31037 - 30000  # the row of OnlineNews with implausible values, in the test part
 SETS = ("MNIST", "MNIST" + GREY, "Isolet", "YaleB", "YaleB" + GREY, "ORL", "ORL" + GREY)
 SETS += ("OnlineNews", "OnlineNews, outlier removed")
 METHODS = ("zero", "paper", "one", "tuned", "hindsight")
@@ -32,7 +32,7 @@ METHODS = ("zero", "paper", "one", "tuned", "hindsight")
 
 @dataclass
 class Data:
-    """Rows prepared as in the paper, and who is on each training row, where that is known."""
+    """Rows prepared as in the paper, with the person of each training row if known."""
 
     train: np.ndarray
     test: np.ndarray
@@ -62,7 +62,7 @@ def load(folder, name):
 
 
 def fold_rows(count, people, rng):
-    """Ways to cut the rows into folds: at random, and so that nobody is in two folds."""
+    """Return ways to divide the rows into folds: at random, and with each person in one fold only."""
     ways = {"": np.array_split(rng.permutation(count), FOLDS)}
     if people is not None:
         persons = np.array_split(rng.permutation(np.unique(people)), FOLDS)
@@ -71,16 +71,16 @@ def fold_rows(count, people, rng):
 
 
 def measure(train, people, B, ks, rng):
-    """Yield (way to cut folds, k, losses of METHODS, lambda, promised loss); losses are shares of the squared norm."""
+    """Yield (way of folding, k, losses of METHODS, lambda, promised loss); losses are shares of the squared norm."""
     whole = rg.Moments.of(train)
     G, start = whole.gram(), np.trace(B)
-    with warnings.catch_warnings():  # fewer columns than asked for, where the rows span no more
+    with warnings.catch_warnings():  # fewer columns than requested, if the rows have a lower rank
         warnings.simplefilter("ignore")
         zero = rg.select(G, max(ks), lam=0.0)
     plain, ridge = (evaluate.prefix_losses(G, zero.columns, lam, B, "all") for lam in (0.0, 1.0))
     tables = None
     for way, parts in fold_rows(len(train), people, rng).items():
-        # As scan(source, folds=5) makes them in its pass.
+        # The same as the folds that scan(source, folds=5) makes.
         moments = replace(whole, folds=tuple(rg.Moments.of(train[part]) for part in parts))
         tuned = rg.cross_validate(moments, max(ks), measure="all")
         if tables is None:
@@ -109,7 +109,7 @@ class Case:
 
     @property
     def gain(self):
-        """Mean relative gain of the tuned lambda over lambda = 1, its standard error over the samples: per cent."""
+        """Mean relative gain of the tuned lambda over lambda = 1 and its standard error, in per cent."""
         one, tuned = (self.losses[:, METHODS.index(m)] for m in ("one", "tuned"))
         gain = 100 * (one - tuned) / one.mean()
         return gain.mean(), gain.std(ddof=1) / np.sqrt(len(gain))
@@ -122,7 +122,7 @@ class Case:
         return "| " + " | ".join(map(str, cells)) + " |"
 
     def reason(self):
-        """Why tuning did not help here, from the figures of the case."""
+        """Explain from the figures of the case why tuning did not help."""
         zero, one, tuned, best = (self.mean(method) for method in ("zero", "one", "tuned", "hindsight"))
         if max(zero, one, tuned) < 1.003 * best:
             return "lambda does not matter here, from 0 to the best one in hindsight all losses agree to 0.3 %"
@@ -159,7 +159,7 @@ def run(folder, name, samples, seed=0):
 
 
 def page(cases, samples):
-    """The table and what it says, as Markdown."""
+    """Return the table and its summary, as Markdown."""
     head = ["data", "rows", "k", "λ = 0", "λ = 0 picks, λ = 1 weights", "λ = 1", "tuned λ", "best λ in hindsight"]
     head += ["promised by the folds", "tuned λ, median", "gain over λ = 1, %"]
     worse = [case for case in cases if case.gain[0] < -case.gain[1]]
@@ -189,7 +189,7 @@ def page(cases, samples):
     return "\n".join(lines) + "\n"
 
 
-NOTES = {  # what to know of the data sets whose lines have this in their name
+NOTES = {  # remarks on data sets, for lines with this text in their name
     "person": "The faces of the test set belong to people who are not in the training rows (YaleB: all but one of "
     "them). Folds cut at random show the same people on both sides: they promise too much and choose too small a "
     "lambda. The lines 'folds by person' keep each person in one fold. Cut folds so that they differ from each other "
@@ -206,7 +206,7 @@ NOTES = {  # what to know of the data sets whose lines have this in their name
 
 
 def notes(cases):
-    """The paragraphs that concern these cases."""
+    """Return the remarks for these cases."""
     for part, text in NOTES.items():
         if any(part in case.name for case in cases):
             yield from ("", text)

@@ -1,4 +1,4 @@
-"""Activations of a model written to Zarr while it runs: a matrix with a row for each token and a column per neuron."""
+"""Activations of a model, written to Zarr while it runs: a row for each token and a column for each neuron."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rgcss_dask.core.words import listed
 from rgcss_dask.io.matrix_writer import Told, checked_target, write_matrix
 
 Keep = str | Callable[[Any], Any]
-Taken = dict[str, list[NDArray[Any]]]  # what each layer gave in this batch, (rows, neurons)
+Taken = dict[str, list[NDArray[Any]]]  # outputs of the layers for one batch, each (rows, neurons)
 
 
 def record_activations(
@@ -35,38 +35,38 @@ def record_activations(
     dtype: DTypeLike = "float16",
     told: Told | None = None,
 ) -> int:
-    """Run a PyTorch model and write what its layers give to a Zarr array, out of core; return its rows.
+    """Run a PyTorch model and write the outputs of its layers to a Zarr array, out of core; return the number of rows.
 
-    Each row is a token, or whatever else a layer is applied to; each column is a neuron, and is called by its layer and
-    its number. `scan` and `select` then tell which neurons carry the rest. The array appears when it is complete; no
-    more than a batch is in memory. The model is in evaluation mode meanwhile, without gradients. It needs PyTorch,
-    ``pip install 'rgcss-dask[torch]'``, which this package itself never imports.
+    Each row is a token, or another position to which a layer is applied; each column is a neuron, named by its layer
+    and its number. `scan` and `select` then find the neurons that explain the others. The array appears when it is
+    complete; at most one batch is in memory. The model runs in evaluation mode, without gradients. PyTorch is needed,
+    ``pip install 'rgcss-dask[torch]'``; this package itself never imports it.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model.
     batches : iterable of mapping, tuple or tensor
-        What the model is called with, batch by batch: a mapping as keyword arguments, a tuple as arguments.
+        Inputs of the model, batch by batch: a mapping as keyword arguments, a tuple as arguments.
     path : str or Path
         Local path of the array to make.
     layers : str or sequence of str
         Names of modules as in ``model.named_modules()``, or patterns such as ``"encoder.layer.*.intermediate"``. Their
-        outputs are recorded; of an output of several parts, the first.
+        outputs are recorded; if an output is a tuple, its first element.
     keep : str or callable, optional
-        Which rows count: the entry of a batch that says so, such as ``"attention_mask"``, or a function of a batch. It
-        has the shape of an output without the axis of neurons.
+        Which rows to keep: the key of the mask in a batch, such as ``"attention_mask"``, or a function that returns the
+        mask of a batch. The mask has the shape of an output without the axis of neurons.
     axis : int, default=-1
-        The axis of an output along which neurons lie: 1 for the channels of images.
+        The axis of neurons in an output: 1 for the channels of images.
     dtype : dtype, default="float16"
-        Of what is written; a value that does not fit is an error.
+        Type of the written values; a value that does not fit raises an error.
     told : callable, optional
         Called with the number of rows after each chunk is written.
 
     Returns
     -------
     int
-        The number of rows that were written.
+        The number of rows written.
 
     Examples
     --------
@@ -99,14 +99,14 @@ def record_activations(
             lambda start: chain([first], blocks),
             len(names),
             written,
-            made_from=lambda: None,  # nothing tells whether a model would give the same again
+            made_from=lambda: None,  # it is unknown whether the model would give the same outputs again
             names=names,
             told=told,
         )
 
 
 def _named(model: Any, patterns: Sequence[str]) -> dict[str, Any]:
-    """Return the modules that patterns stand for, in the order of the model."""
+    """Return the modules that match the patterns, in the order of the model."""
     if not all(hasattr(model, name) for name in ("named_modules", "train", "training")):
         raise WrongKindError(
             f"model must be a torch.nn.Module; got {type(model).__module__}.{type(model).__qualname__}."
@@ -124,11 +124,11 @@ def _named(model: Any, patterns: Sequence[str]) -> dict[str, Any]:
 
 @contextmanager
 def _recording(model: Any, modules: dict[str, Any], axis: int, dtype: np.dtype[Any]) -> Iterator[Taken]:
-    """Put hooks on modules, and take them away after; the model is in evaluation mode meanwhile."""
+    """Register hooks on modules, and remove them afterwards; in the meantime the model is in evaluation mode."""
     taken: Taken = {name: [] for name in modules}
     training = [(module, module.training) for _, module in model.named_modules()]
     hooks = []
-    torch = sys.modules.get("torch")  # whoever has a model of PyTorch has imported it
+    torch = sys.modules.get("torch")  # a model of PyTorch implies that PyTorch is imported
     try:
         model.train(False)
         for name, module in modules.items():
@@ -145,7 +145,7 @@ def _recording(model: Any, modules: dict[str, Any], axis: int, dtype: np.dtype[A
 def _take(
     into: list[NDArray[Any]], name: str, axis: int, dtype: np.dtype[Any], module: Any, given: Any, output: Any
 ) -> None:
-    """Keep an output as rows of neurons; this is what PyTorch calls after a module has run."""
+    """Store an output as rows of neurons; PyTorch calls this hook after a module has run."""
     output = output[0] if isinstance(output, tuple | list) and output else output
     if not hasattr(output, "detach") or output.ndim < 2:
         shape = f" of shape {tuple(output.shape)}" if hasattr(output, "shape") else ""
@@ -162,7 +162,7 @@ def _take(
 
 
 def _blocks(model: Any, batches: Iterable[Any], taken: Taken, keep: Keep | None) -> Iterator[NDArray[Any]]:
-    """Yield the rows of each batch; what its layers gave is still in ``taken`` then."""
+    """Yield the rows of each batch; the outputs of its layers are in ``taken`` at that time."""
     for number, batch in enumerate(batches):
         for outputs in taken.values():
             outputs.clear()
@@ -181,7 +181,7 @@ def _mask(keep: Keep, batch: Any) -> NDArray[np.bool_]:
 
 
 def _beside(taken: Taken, mask: NDArray[np.bool_] | None, number: int) -> NDArray[Any]:
-    """Put the layers of a batch beside each other, and leave out rows that do not count."""
+    """Concatenate the outputs of the layers of a batch, and leave out rows outside the mask."""
     for name, outputs in taken.items():
         if len(outputs) != 1:
             raise ValueError(

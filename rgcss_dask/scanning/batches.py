@@ -20,11 +20,11 @@ Index = NDArray[np.intp]
 def with_batch(
     seen: PartialSums | None, batch: NDArray[Any], weights: NDArray[Any] | None, options: Options
 ) -> PartialSums:
-    """Add a batch to the rows seen so far; it falls into folds as if all had come in one matrix."""
+    """Add a batch to the rows seen so far; its rows belong to the same folds as in one scan of all rows."""
     start = 0 if seen is None else seen.reads[-1].stop
     stop = start + len(batch)
     if options.nan == "mean":
-        batch = batch.astype(np.float64)  # one kind of sums, though this batch may hold integers
+        batch = batch.astype(np.float64)  # all batches must have one kind of sums, even if this one holds integers
     collector = Collector(options, batch.dtype, (start, stop))
     try:
         collector.add(batch, start, weights, None)
@@ -35,7 +35,7 @@ def with_batch(
 
 
 def parts_of(moments: Moments, options: Options) -> PartialSums:
-    """Return sums that batches can be added to, from moments of the rows so far."""
+    """Return sums to which batches can be added, from the moments of the rows so far."""
     if options.nan == "mean":
         raise ValueError(
             "cannot add rows after fit with nan='mean': its gaps were filled with the means of its own rows, and the "
@@ -56,7 +56,7 @@ def moments_in_folds(
     nan: str,
     names: tuple[str, ...] | None,
 ) -> Moments:
-    """Take the moments of rows in memory, kept apart by the rows that each fold holds out."""
+    """Compute the moments of rows in memory, apart for the rows that each fold holds out."""
     parts = []
     for i, index in enumerate(held_out):
         w = None if weights is None else weights[index]
@@ -66,7 +66,7 @@ def moments_in_folds(
 
 
 def held_out_rows(splits: Iterable[Any], rows: int) -> list[Index]:
-    """Return the rows that each (train, test) pair holds out; together they must be all rows, each once."""
+    """Return the rows that each (train, test) pair holds out; each row must be held out exactly once."""
     tests = [np.asarray(test, dtype=np.intp) for _, test in splits]
     counts = np.bincount(np.concatenate(tests), minlength=rows) if tests else np.zeros(rows)
     if len(tests) < 2 or len(counts) != rows or np.any(counts != 1):

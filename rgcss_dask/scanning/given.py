@@ -28,16 +28,16 @@ from rgcss_dask.sources.lazy_columns import is_stored
 from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.row_vectors import RowVector
 
-ROW_COPIES = 4  # of rows in double precision: the rows, a factor, its residual, and products
+ROW_COPIES = 4  # copies of the rows in double precision: the rows, a factor, its residual, and products
 
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What was given, as selections take it, and where it came from."""
+    """The input of a selection, and its origin."""
 
-    source: Moments | Rows | Factor | NDArray[Any]  # an array is a Gram
+    source: Moments | Rows | Factor | NDArray[Any]  # an array is a Gram matrix
     provenance: dict[str, Any] = field(default_factory=dict)
-    names: tuple[str, ...] | None = None  # of the columns of a Gram that is a frame; others know theirs
+    names: tuple[str, ...] | None = None  # column names of a data frame that is a Gram matrix
 
 
 def given(
@@ -51,10 +51,10 @@ def given(
     weights: Any = None,
     progress: bool | Callback | None = None,
 ) -> Given:
-    """Return what a selection works on; rows are read, once, with so many folds kept apart, of neighbours if blocks.
+    """Return the input of a selection; rows are read once, with ``folds`` folds, which are runs of rows if ``blocks``.
 
-    Fewer rows than columns are taken whole, unless moments are needed. With ``noise`` the pass also looks at
-    differences of neighbouring rows.
+    If there are fewer rows than columns, the rows themselves are returned, unless moments are needed. With ``noise``
+    the pass also sums squared differences of neighbouring rows.
     """
     data = _listed_numbers(data)
     if isinstance(data, Moments | Factor | Rows) or _is_square(data):
@@ -79,7 +79,7 @@ def given(
 
 
 def are_few(shape: tuple[int, ...], budget: int | None = None) -> bool:
-    """Tell whether rows are fewer than columns, and fit into memory with what is made of them, sparse ones too."""
+    """Tell whether there are fewer rows than columns and selection from the dense rows fits in memory."""
     m, n = shape
     return m < n and ROW_COPIES * m * n * 8 <= (default_budget() if budget is None else budget)
 
@@ -87,7 +87,7 @@ def are_few(shape: tuple[int, ...], budget: int | None = None) -> bool:
 def rows_of(
     source: Source, weights: Any = None, *, nan: str = "raise", folds: int | None = None, blocks: bool = False
 ) -> Rows:
-    """Read all rows of a matrix that has fewer of them than columns, in the folds that a pass would make."""
+    """Read all rows of a matrix with fewer rows than columns, with the same folds as a pass."""
     m = source.shape[0]
     check_counts(m, Options(folds=folds or 0, nan=nan, blocks=blocks))
     apart = None
@@ -98,7 +98,7 @@ def rows_of(
 
 
 def is_archive(address: str, storage_options: dict[str, Any] | None = None) -> bool:
-    """Tell an archive of moments from a matrix."""
+    """Tell whether an address is an archive of moments."""
     try:
         return archives.read_record(archives.folder_of(address, storage_options)) is not None
     except StoreError:
@@ -108,19 +108,19 @@ def is_archive(address: str, storage_options: dict[str, Any] | None = None) -> b
 
 
 def provenance_from(address: str, record: archives.Record) -> dict[str, Any]:
-    """Say where the moments of an archive came from."""
+    """Return the provenance of moments from an archive."""
     nan = {name: value for name, value in record.options.items() if name == "nan" and value != "raise"}
     return {"moments": address, **record.source, **nan, "history": record.history}
 
 
 def _listed_numbers(data: Any) -> Any:
-    """Make an array of lists of numbers; a list of sources stays one."""
+    """Convert nested lists of numbers to an array; return a list of sources unchanged."""
     numbers = isinstance(data, list | tuple) and data and isinstance(data[0], list | tuple | int | float | np.number)
     return plain(data) if numbers else data
 
 
 def _is_square(data: Any) -> bool:
-    """Tell whether an array may be a Gram. What is stored somewhere is always rows."""
+    """Tell whether an array may be a Gram matrix. Stored data are always rows."""
     shape: tuple[Any, ...] = getattr(data, "shape", ())
     if isinstance(data, str | Path | Source) or len(shape) != 2 or not all(isinstance(size, int) for size in shape):
         return False
@@ -128,7 +128,7 @@ def _is_square(data: Any) -> bool:
 
 
 def _gram(data: Any) -> NDArray[Any]:
-    """Return a square array as a Gram, or say how to give it as what it is."""
+    """Return a square array as a Gram matrix; the error for other input says how to give it."""
     way_out = "If these are rows, give rgcss_dask.scan(X) in their place."
     if is_stored(data) or SparseSource.takes(data):
         raise WrongKindError(
@@ -143,7 +143,7 @@ def _gram(data: Any) -> NDArray[Any]:
 
 
 def _refuse_reading(nan: str, weights: Any) -> None:
-    """Refuse options of reading where nothing is read."""
+    """Refuse options for reading if no rows are read."""
     if nan != "raise" or weights is not None:
         raise ValueError(
             "nan and weights are for rows, which are read now; moments and a Gram were made before. "

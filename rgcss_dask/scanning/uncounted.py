@@ -29,11 +29,10 @@ def is_uncounted(thing: Any) -> bool:
 
 
 def scan_uncounted(thing: Any, *, nan: str) -> Moments:
-    """Take the moments of blocks in one compute, where `scan` would count their rows first.
+    """Compute the moments of blocks in one Dask compute; `scan` would have to count their rows first.
 
-    Without row numbers there are no folds, no weights, and no place of a gap but the one in its block. Where the
-    results of blocks that wait to be merged might not fit in memory, rows are counted after all, so that `scan` can
-    plan.
+    Without row numbers there are no folds and no weights, and errors give the place of a gap in its block only. If the
+    results that wait to be merged might not fit in memory, the rows are counted after all, so that `scan` can plan.
     """
     names = tuple(str(name) for name in thing.columns) if is_dask_frame(thing) else None
     array = thing.astype(frame_dtype(thing)).to_dask_array() if is_dask_frame(thing) else plain_blocks(thing)

@@ -28,10 +28,10 @@ CHANGED = "not what was summed"
 
 @dataclass(frozen=True)
 class Difference:
-    """Rows that are not, or no longer, what was summed."""
+    """Rows that differ from the rows that were scanned."""
 
     start: int
-    stop: int  #: past the last
+    stop: int  #: end of the rows, exclusive
     reason: str
 
     def __str__(self) -> str:
@@ -40,9 +40,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verification:
-    """What reading data again has shown; true if all rows are what was summed."""
+    """The result of a verification; true if all rows equal the rows that were scanned."""
 
-    rows: int  #: read and compared
+    rows: int  #: rows read and compared
     spans: int
     differences: tuple[Difference, ...]
 
@@ -58,13 +58,13 @@ class Verification:
 
 @dataclass(frozen=True)
 class Check:
-    """A comparison, as every task of it knows it."""
+    """The description of a verification that all its tasks share."""
 
     token: str
     source: Source
     spans: list[list[Any]]  # [start, stop, crc, stamp]
     report: Report
-    sights: SeenPaths | None  # what workers must see; None where the caller's process does the work
+    sights: SeenPaths | None  # what the caller found at each path; None if the work is done in its process
 
 
 def verify(
@@ -74,17 +74,17 @@ def verify(
     progress: bool | Callback | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Verification:
-    """Read data again and compare them with what was summed into an archive, span by span.
+    """Read data again and compare them, span by span, with the rows from which an archive was made.
 
     An archive made by ``scan(source, archive=...)``, appended to or not, keeps a CRC-32 of the rows of each span as
-    they were read. So this finds what changed since: bits that flipped in chunks without a checksum, rows that were
-    written over, another file under the same name. It cannot tell what was wrong before the first reading. Weights are
+    they were read. Verification therefore finds changes since then: flipped bits in chunks without a checksum,
+    overwritten rows, another file of the same name. It cannot find errors that the first pass read already. Weights are
     not compared. The work goes to the active `distributed.Client` if there is one, otherwise to threads.
 
     Parameters
     ----------
     source : array-like, data frame, path or list of these
-        The matrix, see `scan`; rows that were added since are not looked at.
+        The matrix, see `scan`; rows that were added since then are not read.
     archive : str or Path
         Path or URL of the moments.
     progress : bool or callable, optional
@@ -95,7 +95,7 @@ def verify(
     Returns
     -------
     Verification
-        True if all rows are what was summed; ``differences`` lists the others.
+        True if all rows equal the rows that were scanned; ``differences`` lists the spans that differ.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def _check_comparable(folder: Folder, record: Record, source: Source) -> None:
 
 
 def _run(source: Source, spans: list[list[Any]], progress: bool | Callback | None) -> list[str | None]:
-    """Return for each span what is wrong with it."""
+    """Return for each span what is wrong with it, or None."""
     where, token = capacity(cluster=source.processes), uuid.uuid4().hex[:12]
     sights = None
     if where.client is not None:
@@ -171,7 +171,7 @@ def _graph(check: Check) -> tuple[Graph, str]:
 
 
 def compare_span(check: Check, index: int, blocks: list[Any]) -> str | None:
-    """Read a span and return what is wrong with it."""
+    """Read a span and return what is wrong with it, or None."""
     if check.sights is not None:
         check_here(check.token, VERSION, check.sights)
     start, stop, crc, _ = check.spans[index]
