@@ -22,5 +22,5 @@ def hashed(rows: NDArray[np.uint64], seed: int, *, stream: int) -> NDArray[np.ui
 
 
 def runs(rows: NDArray[np.int64], m: int, count: int) -> NDArray[np.int64]:
-    """Return in which of so many runs of neighbours, all of about the same length, each of m rows is."""
+    """Return for each of m rows which of ``count`` runs of neighbouring rows, of about equal length, it is in."""
     return rows * count // m

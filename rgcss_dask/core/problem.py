@@ -1,4 +1,4 @@
-"""What is asked: what counts in the loss, how strongly it is regularised, what may be picked, of which preparation."""
+"""The problem of a selection: what counts in the loss, its regularisation, the allowed columns, and the preparation."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Lambdas = float | Sequence[float] | NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """All options of a question about moments, a Gram or rows, as one value; the number of columns is apart from it.
+    """All options of a problem on moments, a Gram or rows, as one value; the number of columns is separate.
 
-    A question adds its own options to it: cross-validation its grid of lambdas, a bootstrap its resamples.
+    Functions add their own options: cross-validation its grid of lambdas, a bootstrap its resamples.
     """
 
     objective: str = "unselected"
@@ -43,14 +43,14 @@ class Problem:
     scale: Scale = None
     stop: Stop = field(default_factory=Stop)
     aims: Aims = field(default_factory=Aims)
-    is_settled: bool = False  # nothing is left to be learnt from the data as a whole
+    is_settled: bool = False  # whether everything that depends on the whole data is known
 
     def __post_init__(self) -> None:
         objective_named(self.objective)
 
     @property
     def counting(self) -> Objective:
-        """What counts in the loss; of a problem that is settled."""
+        """What counts in the loss of a settled problem."""
         return objective_named(self.objective).weighted(self.aims.column_weights)
 
     @property
@@ -64,11 +64,11 @@ class Problem:
         return not (self.center is False and (self.scale is None or self.scale is False))
 
     def at(self, lam: Lambdas) -> Problem:
-        """Return the same problem with another lambda, or others."""
+        """Return the same problem with one or several other lambdas."""
         return replace(self, lam=lam)
 
     def without_stop(self) -> Problem:
-        """Return the same problem for selections that are compared with each other, of as many columns each."""
+        """Return the same problem without stopping rules, for selections of equally many columns that are compared."""
         return replace(self, stop=Stop())
 
     def by_index(self, n: int, names: tuple[str, ...] | None) -> Problem:
@@ -77,7 +77,7 @@ class Problem:
         return replace(self, include=include, exclude=exclude, aims=self.aims.by_index(n, names))
 
     def settled(self, moments: Moments | Wide) -> Problem:
-        """Return the same problem with all that has to be learnt from these moments: noise, and weights for shares."""
+        """Return the same problem with all that depends on these moments: the noise, and the weights of the targets."""
         if self.is_settled:
             return self
         asked = self.by_index(moments.n, moments.names)
@@ -89,7 +89,7 @@ class Problem:
         return replace(asked, is_settled=True)
 
     def settled_on(self, diagonal: Array) -> Problem:
-        """Return the same problem for a Gram or a factor with this diagonal, whose rows nobody knows."""
+        """Return the same problem for a Gram or a factor with this diagonal, without rows."""
         if self.is_settled:
             return self
         asked = self.by_index(len(diagonal), None)
@@ -100,35 +100,35 @@ class Problem:
         return replace(asked, aims=asked.aims.weighted(diagonal), is_settled=True)
 
     def prepared(self, n: int) -> Problem:
-        """Return the same problem for data that are centred and scaled already, signals among them."""
+        """Return the same problem for data that are already centred and scaled, including signals."""
         return replace(self, center=False, scale=None, aims=self.aims.extended(n))
 
     def preparation(self, source: Prepares) -> Preparation:
-        """Learn from moments, or from rows, what is subtracted from each column and what it is divided by."""
+        """Compute from moments or rows what is subtracted from each column and what it is divided by."""
         mu, sigma = source.preparation(self.center, self.scale)
         rest = source.mean_rest if takes_means(self.center) else None
         return Preparation(mu, sigma, rest, self.aims.noise)
 
     def base(self, moments: Moments | Wide) -> Base:
-        """Return the Gram of these moments, or rows, prepared."""
+        """Return the prepared Gram of these moments, or rows."""
         if self.aims.noise is not None:
             return self.preparation(moments).base(moments)
         return base_of(moments, self.center, self.scale)
 
     def may_be_picked(self, n: int) -> NDArray[np.bool_]:
-        """Return which of n columns, named by their indices, are neither excluded nor targets nor no candidates."""
+        """Return a mask of the n columns that are candidates and neither excluded nor targets."""
         mask = self.aims.may_be_picked(n)
         mask[np.asarray(self.exclude, dtype=np.intp)] = False
         return mask
 
     def free(self, n: int, names: tuple[str, ...] | None) -> int:
-        """Count the columns that may be picked, of n with these names."""
+        """Return how many of n columns with these names may be picked."""
         return int(self.by_index(n, names).may_be_picked(n).sum())
 
     def rules(
         self, k: int, n: int, names: tuple[str, ...] | None = None, *, among: NDArray[np.intp] | None = None
     ) -> Rules:
-        """Check what is asked for against n columns of these names, of which perhaps only some can be picked."""
+        """Check the options against n columns with these names, some of which may not be allowed."""
         include, exclude = (column_indices(given, n, names) for given in (self.include, self.exclude))
         both = np.intersect1d(include, exclude)
         if len(both):
@@ -156,13 +156,13 @@ class Problem:
         return Rules(k, self.counting, [int(i) for i in include], candidates, self.stop, self.aims)
 
     def _check_included(self, include: NDArray[np.intp], candidates: NDArray[np.bool_]) -> None:
-        """Refuse columns to include that may not be picked, or not together."""
+        """Refuse included columns that may not be picked, or not together."""
         if not candidates[include].all():
             first = include[~candidates[include]][0]
             raise ValueError(
                 f"an included column must be one that may be picked; column {first} is a target, or no candidate."
             )
-        aims = replace(self.aims, distance=None, places=None)  # what is there already is as near to each other as it is
+        aims = replace(self.aims, distance=None, places=None)  # included columns may lie close together
         for t, column in enumerate(include):
             if not aims.allowed(include[:t], candidates)[column]:
                 raise ValueError(f"included columns must keep to the {aims.constraints}; column {column} does not.")
@@ -170,11 +170,11 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Rules:
-    """What may be picked, how much of it, and what counts: the same for every lambda."""
+    """The allowed columns and constraints, and what counts in the loss; the same for every lambda."""
 
     k: int
     objective: Objective
-    include: list[int]  # taken first, in this order
+    include: list[int]  # picked first, in this order
     candidates: NDArray[np.bool_]  # (n,)
     stop: Stop
     aims: Aims
@@ -182,12 +182,12 @@ class Rules:
 
     @cached_property
     def worth(self) -> Array:
-        """What a gain of each column is divided by, as a factor: its cost, where that is to be looked at, (n,)."""
+        """Return the factor on the gain of each column, (n,): 1 / cost if costs count, otherwise 1."""
         n = len(self.candidates)
         return 1.0 / np.asarray(self.aims.costs) if self.looks_at_costs else np.ones(n)
 
     def by_cost(self) -> Rules:
-        """Return the same rules for picks that gain most for what they cost."""
+        """Return the same rules, with picks by gain per cost."""
         return replace(self, looks_at_costs=True)
 
     def bounds(self, spectrum: Spectrum, k: int, lam: float) -> Bounds:
@@ -204,7 +204,7 @@ class Rules:
 
 
 def _noise(aims: Aims, moments: Moments) -> Array:
-    """Return the variance of the noise in each column: as given, or as neighbouring rows of the pass tell."""
+    """Return the noise variance of each column: as given, or estimated from neighbouring rows in the pass."""
     variance = moments.spread**2
     if not isinstance(aims.noise, str):
         return checked_noise(np.asarray(aims.noise, dtype=np.float64), variance, moments.names)

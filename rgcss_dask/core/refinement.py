@@ -33,7 +33,7 @@ Index = NDArray[np.intp]
 
 # Up to this n^2 k swaps are made by default: that takes a second or two on two cores.
 CHEAP = 2**28
-# Swaps of a sweep that may fail, after those made before them, until all are scored again.
+# Swaps in a sweep that may fail, after earlier swaps of the sweep, before all swaps are scored again.
 _FAILED = 4
 
 
@@ -55,13 +55,13 @@ class Refinement(AboutSelection):
     3 of 10 columns keep 91.1 % of the variation, with lambda = 1.
     """
 
-    selection: Selection  #: a column takes the place of the one that it replaced
+    selection: Selection  #: a column takes the position of the column that it replaced
     before: float  #: loss of the given columns
     after: float  #: loss of the columns now, never higher
     swaps: int  #: swaps made; after further searches, the number of columns that differ
     sweeps: int  #: number of sweeps
     settled: bool  #: True: no single swap is better. False: the maximum number of sweeps was reached
-    tries: Tries | None = None  #: further searches, if asked for
+    tries: Tries | None = None  #: further searches, if requested
 
     @property
     def k(self) -> int:
@@ -133,7 +133,7 @@ def improve(
 
 
 def swaps_asked(refine: bool | None, n: int, k: int) -> bool:
-    """Tell whether to make swaps: as asked, and by default if they are cheap."""
+    """Tell whether to make swaps: as requested, and by default if they are cheap."""
     return n * n * k <= CHEAP if refine is None else refine
 
 
@@ -180,7 +180,7 @@ class _Ground:
         return mask
 
     def _allows(self, columns: Index, place: int) -> bool:
-        """Say whether one of these columns may stand beside the others, after other swaps of the same sweep."""
+        """Tell whether the column at this place is allowed with the others, after other swaps of the same sweep."""
         mask = self._aims.allowed(np.delete(columns, place), self._candidates)
         return bool(mask[columns[place]])
 
@@ -241,7 +241,7 @@ class _Ground:
         if loss < best.loss:
             best = replace(best, columns=columns, loss=loss, settled=True)
         known = self._selection.tight_bound(self.base.spectrum(self._selection.counting.counts(self.base.n)))[-1]
-        lower = max(lower, min(float(known), best.loss))  # where little was searched, the bound says more
+        lower = max(lower, min(float(known), best.loss))  # after a short search, the known bound may be tighter
         return best, certificate(lower, best.loss, self._selection.start, nodes, seconds)
 
     def in_order(self, columns: Index) -> Index:

@@ -57,34 +57,34 @@ class Selection(Answer):
     lam: float
     objective: str
     n: int  #: columns to choose from
-    bound: Array | None = None  #: (k,) no k columns can do better than this; None if it was not asked for
+    bound: Array | None = None  #: (k,) lower bound on the loss of any k columns; None if not requested
     names: tuple[str, ...] | None = None  #: (k,) names of the picked columns
     mu: Array | None = None  #: (n,) what was subtracted from each column
     sigma: Array | None = None  #: (n,) what each column was divided by
-    refreshes: int = 0  #: how often the sums were recomputed to keep their digits
-    exhausted: bool = False  #: True when it ended because no column had anything left to add
-    rounding: Array | None = None  #: (k,) how far rounding in the Gram may have moved each loss
+    refreshes: int = 0  #: number of times that the sums were recomputed to keep their digits
+    exhausted: bool = False  #: True if the selection ended because no column had a remainder
+    rounding: Array | None = None  #: (k,) bound on the effect of rounding in the Gram on each loss
     all_names: tuple[str, ...] | None = None  #: (n,) names of the columns to choose from
-    mu_rest: Array | None = None  #: (n,) what float64 rounds off mu, where that counts; see `Moments.mean_rest`
-    problem: Problem | None = None  #: what may be picked of the prepared columns, by their indices
-    error: Array | None = None  #: (k,) standard error of each loss, where it is estimated from a sketch
-    among: int | None = None  #: how many candidates the picks were chosen from; None: all columns
-    spent: bool = False  #: True when it ended because the constraints allow no further column
-    certificate: Certificate | None = None  #: what an exact search proved, where that was asked for
+    mu_rest: Array | None = None  #: (n,) rounding errors of mu in float64, if they matter; see `Moments.mean_rest`
+    problem: Problem | None = None  #: the problem on the prepared columns, with column indices
+    error: Array | None = None  #: (k,) standard error of each loss, if it is estimated from a sketch
+    among: int | None = None  #: number of candidates; None: all columns
+    spent: bool = False  #: True if the selection ended because the constraints allow no further column
+    certificate: Certificate | None = None  #: result of an exact search, if requested
 
     @property
     def aims(self) -> Aims:
-        """What was to be carried, and by which columns."""
+        """The targets, and the columns that may be picked."""
         return Aims() if self.problem is None else self.problem.aims
 
     @property
     def counting(self) -> Objective:
-        """What counts in the loss on these columns, and on their signals where noise is known."""
+        """What counts in the loss on these columns, including their signals if noise is known."""
         return objective_named(self.objective).weighted(self.aims.extended(self.n).column_weights)
 
     @property
     def counting_columns(self) -> Objective:
-        """What counts in the loss on the columns as they are measured."""
+        """What counts in the loss on the measured columns, without signals."""
         return objective_named(self.objective).weighted(self.aims.column_weights)
 
     @property
@@ -116,7 +116,7 @@ class Selection(Answer):
 
     @property
     def doubtful(self) -> int | None:
-        """The first pick after which rounding in the Gram may show in the loss; mostly None."""
+        """The first pick after which rounding in the Gram may be visible in the loss; mostly None."""
         if self.rounding is None:
             return None
         shows = self.rounding > _SHOWS[0] * self.loss + _SHOWS[1] * self.start
@@ -128,8 +128,8 @@ class Selection(Answer):
         Parameters
         ----------
         source : Moments or array of shape (n, n)
-            What the columns were selected from, or any other Gram or moments of the same columns. Moments may have the
-            columns in another order if they have names.
+            Moments or the Gram from which the columns were selected, or others with the same columns. Moments may have
+            the columns in another order if they have names.
 
         Returns
         -------
@@ -139,7 +139,7 @@ class Selection(Answer):
         return evaluate.weights_from_rows(self.base(source).rows(self.columns), self.columns, self.lams)[:, -self.n :]
 
     def tight_bound(self, spectrum: Spectrum) -> Array:
-        """Return what no 1, 2, ..., k columns can fall below.
+        """Return a lower bound on the loss of any 1, 2, ..., k columns.
 
         Parameters
         ----------
@@ -154,20 +154,20 @@ class Selection(Answer):
         return self.counting.bounds(spectrum, self.k, self.aims.bounding(self.lam)).tight
 
     def conditioning(self, source: Moments | ArrayLike) -> evaluate.Condition:
-        """Return the condition number of the picked columns on these rows, or on others of the same columns.
+        """Return the condition number of the picked columns on these rows, or on other rows with the same columns.
 
-        Other rows are centred and scaled as the rows that were selected from. Above a hundred or so, weights begin to
-        magnify noise; trust a selection more that is well conditioned on rows it has not seen.
+        Other rows are centred and scaled as the rows of the selection were. Above about a hundred, weights begin to
+        amplify noise; a selection that is well conditioned on new rows is more reliable.
 
         Parameters
         ----------
         source : Moments or array of shape (n, n)
-            Moments or a Gram of the rows to judge on.
+            Moments or a Gram of the rows to evaluate.
 
         Returns
         -------
         Condition
-            The condition number, or that it exceeds what a Gram can tell.
+            The condition number, or a lower limit if it exceeds the resolution of a Gram.
         """
         return evaluate.condition(self.base(source).rows(self.columns)[:, self.columns], np.arange(self.k))
 
@@ -182,7 +182,7 @@ class Selection(Answer):
         Returns
         -------
         Base
-            The prepared Gram, in the form in which the source knows it.
+            The prepared Gram, in the representation of the source.
         """
         if isinstance(source, Moments):
             return self.preparation.base(self.aligned(source))
@@ -195,7 +195,7 @@ class Selection(Answer):
         return Gram(checked_gram(G))
 
     def aligned(self, source: Moments) -> Moments:
-        """Return moments of the columns that were selected from, in their order; others are refused.
+        """Return moments with the columns of the selection in their order; refuse moments of other columns.
 
         Columns in another order are found by their names.
 
@@ -221,14 +221,14 @@ class Selection(Answer):
             )
 
     def remarks(self, k: int, smallest: float) -> Iterator[str]:
-        """Say what a user who asked for k columns should know.
+        """Yield remarks for a user who requested k columns.
 
-        Where possible the words are the same for every lambda, fold and resample, so that Python shows a warning once.
+        If possible the words are the same for every lambda, fold and resample, so that Python shows a warning once.
 
         Parameters
         ----------
         k : int
-            How many columns were asked for.
+            Number of columns requested.
         smallest : float
             A lambda below this is rounding.
 
@@ -261,13 +261,13 @@ class Selection(Answer):
 
     @property
     def share_of(self) -> str:
-        """What the losses are shares of, in words: variation only about the means."""
+        """What the losses are shares of, in words: "variation" only if columns are centred."""
         measure = "variation" if self.mu is not None and self.mu.any() else "squared norm"
         return f"{measure} of the signal" if self.aims.noise is not None else self.aims.words_for(measure)
 
     @property
     def sentence(self) -> str:
-        """Say in one sentence what the picked columns are worth."""
+        """Summarise the picked columns in one sentence."""
         if self.k == 0:
             return f"No column of {self.n:,} was picked."
         keep = "keeps" if self.k == 1 else "keep"
@@ -293,12 +293,12 @@ class Selection(Answer):
 
     @property
     def compared(self) -> dict[str, Array]:
-        """The share that no columns can exceed, after each pick, if the selection has a bound."""
+        """Upper bound on the explained share after each pick, by label, if the selection has a bound."""
         return {} if self.bound is None else {"no columns can explain more": self.explained_at_most}
 
     @property
     def explained_at_most(self) -> Array:
-        """Share that no 1, 2, ..., k columns can exceed, (k,); of a selection with bounds."""
+        """Upper bound on the share that any 1, 2, ..., k columns explain, (k,), for a selection with bounds."""
         if self.bound is None:
             raise ValueError("this selection has no bound: make it with select(..., bound=True).")
         return evaluate.explained_share(self.bound, self.start)

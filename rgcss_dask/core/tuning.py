@@ -123,7 +123,7 @@ class CrossValidation(AboutSelection):
 
     @property
     def valley(self) -> tuple[int, int]:
-        """The first and the last of the lambdas around the chosen one that do as well, for the same number of columns.
+        """The smallest and the largest of the lambdas around the chosen one that are equally good for the same k.
 
         Their held-out loss is higher by at most the standard error of the difference, fold by fold, or by a thousandth.
         """
@@ -335,7 +335,7 @@ def _hold_out(index: int, fold: Moments | Rows, rest: Moments | Rows, k: int, pr
     """Select on ``rest`` for all lambdas, and measure every prefix on ``fold`` with the preparation of ``rest``."""
     G, B = problem.base(rest), problem.preparation(rest).base(fold)
     norms = B.diagonal * B.unit
-    if problem.lams[0] == 0 and rest.rows < k:  # before the work; the rank may turn out to be lower still
+    if problem.lams[0] == 0 and rest.rows < k:  # before the work; the rank may be lower still
         raise _too_few(index, k, rest.rows)
     prepared = problem.prepared(rest.n).without_stop()
     paths = solve(G, k, prepared)

@@ -21,7 +21,7 @@ from rgcss_dask.sources.zarr import ZarrSource
 def in_turns(lines: NDArray[Any], first: int = 0) -> NDArray[Any]:
     """Return pixels line by line, every other line backwards, (pixels, ...), given lines from number ``first`` on.
 
-    So the last pixel of a line is followed by the one below it, and no neighbours in the result lie far apart.
+    The last pixel of a line is then followed by the pixel below it, so that neighbouring rows are neighbouring pixels.
     """
     turned = np.array(lines)
     turned[(first + 1) % 2 :: 2] = lines[(first + 1) % 2 :: 2, ::-1]
@@ -29,7 +29,7 @@ def in_turns(lines: NDArray[Any], first: int = 0) -> NDArray[Any]:
 
 
 def pixels(cube: Any, dim: str | None = None) -> tuple[Source, tuple[int, int]]:
-    """Return the pixels of a cube as rows, and how many lines and columns of them there are.
+    """Return the pixels of a cube as rows, and the numbers of lines and columns.
 
     The bands are the columns of the matrix, named by their coordinate in a DataArray.
 
@@ -102,7 +102,7 @@ class CubeSource(Source):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """Nothing by itself: that three dimensions are a cube is for the caller to say."""
+        """Return False: the caller decides whether an array with three dimensions is a cube."""
         return False
 
     @classmethod
@@ -111,19 +111,19 @@ class CubeSource(Source):
         return pixels(thing)[0]
 
     def lines(self, start: int, stop: int) -> NDArray[Any]:
-        """Return lines of the cube as they are."""
+        """Return lines of the cube, all in forward order."""
         return plain(np.asanyarray(self._cube[start:stop]))
 
     @property
     def cuts(self) -> Cuts:
-        """Where lines begin, some megabytes apart."""
+        """Row numbers at which lines begin, some megabytes apart."""
         return self._cuts(max(1, BLOCK_BYTES // max(1, self._width * self.shape[1] * self.dtype.itemsize)))
 
     def _cuts(self, lines: int) -> Cuts:
         return np.append(np.arange(0, self.shape[0], lines * self._width, dtype=np.int64), self.shape[0])
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return pixels in turns; of lines that are asked for in part the rest is left out."""
+        """Return pixels of lines in alternating direction, without the parts of lines outside the range."""
         first, last = start // self._width, -(-stop // self._width)
         rows = in_turns(self.lines(first, last), first).astype(self.dtype, copy=False)
         return rows[start - first * self._width : stop - first * self._width]
