@@ -94,7 +94,7 @@ def categories(column: Any) -> set[str] | None:
 
 
 def identifies(different: int, count: int) -> bool:
-    """Tell whether so many different values among so many are those of an identifier rather than of categories."""
+    """Tell whether this number of distinct values among ``count`` values indicates an identifier, not categories."""
     least, share = IDENTIFIER
     return count >= least and different > share * count
 

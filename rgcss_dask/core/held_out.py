@@ -1,4 +1,4 @@
-"""What rows held out say of each column: its error when it is rebuilt from columns picked without these rows."""
+"""Held-out errors of each column: rebuilt from columns that were picked without the held-out rows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Array = NDArray[np.float64]
 def held_out_losses(
     moments: Moments | Rows, k: int, problem: Problem, *, per_row: bool = False, swaps: bool = False, effort: int = 0
 ) -> Array:
-    """Return the squared error of each column in each fold, (folds, n); columns and weights are learnt on the others.
+    """Return the squared error of each column in each fold, (folds, n); picked and fitted on the other folds.
 
-    With ``per_row`` lambda is for as many rows as there are, and smaller for the rows outside a fold. A picked column
-    is known, and has no error, unless the objective counts it.
+    With ``per_row`` lambda is scaled to the number of rows outside each fold. A picked column is known and has no
+    error, unless the objective counts it.
     """
     problem = problem.settled(moments)
     found = []

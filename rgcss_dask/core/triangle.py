@@ -40,9 +40,9 @@ def add_outer(G: Array, terms: list[tuple[Array, Array]]) -> None:
 
 
 def add_moved(A: Array, B: Array, moves: list[tuple[Array, Array]], out: Array, *, sign: float) -> None:
-    """Put A + B, or A - B, into the lower triangle of ``out``, with the outer products u v' added to B first.
+    """Write A + B, or A - B, to the lower triangle of ``out``, with the outer products u v' added to B first.
 
-    A band of rows at a time: where B is moved to another shift, it need not be copied whole.
+    It works on a band of rows at a time, so that B can move to another shift without a copy of the whole matrix.
     """
     combine = np.add if sign > 0 else np.subtract
     for start in range(0, len(A), BAND):

@@ -1,4 +1,4 @@
-"""An AnnData as its parts, wherever it is: a matrix of cells by genes, and the tables of cells and of genes."""
+"""The parts of an AnnData, in memory or stored: a matrix of cells by genes, and the tables of cells and of genes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BY = "reading AnnData"
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """A matrix that is read by ranges of cells, and its tables, which are in memory."""
+    """A matrix that is read in ranges of cells, with the tables of cells and genes in memory."""
 
     matrix: Source
     obs: Any  # frame of pandas, a row for each cell
@@ -54,7 +54,7 @@ class Cells:
         try:
             store, path = open_store(address, Reading().storage_options)
             group = zarr.open_group(store, path=path, mode="r")
-        except (FileNotFoundError, ValueError) as error:  # an array, or nothing
+        except (FileNotFoundError, ValueError) as error:  # an array, or no data
             raise ValueError(
                 f"genes are picked from an AnnData; there is none at {without_secrets(address)}."
             ) from error
@@ -83,6 +83,6 @@ def _layer(data: Any, layer: str, holder: str) -> Any:
 
 
 def _layer_address(group: zarr.Group, layer: str, address: str) -> str:
-    """Return where a layer of a stored AnnData is, if it is there."""
+    """Return the address of a layer of a stored AnnData; refuse a layer that does not exist."""
     _layer(group, layer, without_secrets(address))
     return f"{address.rstrip('/')}/layers/{layer}"

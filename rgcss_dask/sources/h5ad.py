@@ -1,4 +1,4 @@
-"""Matrices in HDF5 files of AnnData: rows by ranges, in this process, which HDF5 reads with one thread at a time."""
+"""Matrices in HDF5 files of AnnData, read in ranges of rows by this process; HDF5 reads with one thread at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READING = "reading .h5ad files"
 
 
 class H5adSource(ArraySource):
-    """A dense matrix of HDF5, or a sparse one by rows of anndata, read by row ranges; never the whole of it."""
+    """A dense HDF5 matrix, or a CSR matrix stored by anndata, read in ranges of rows, never as a whole."""
 
     def __init__(self, matrix: Any, names: tuple[str, ...] | None, address: str) -> None:
         if getattr(matrix, "format", "csr") != "csr":
@@ -31,24 +31,24 @@ class H5adSource(ArraySource):
 
     @classmethod
     def takes(cls, thing: Any) -> bool:
-        """No object: an AnnData that is backed by a file comes as one of AnnData."""
+        """Return False: a backed AnnData object is opened as an AnnData."""
         return False
 
     @classmethod
     def of(cls, thing: Any, reading: Reading) -> Source:
-        """Never called."""
+        """Raise: `takes` is always False."""
         raise NotImplementedError
 
     @classmethod
     def at(cls, address: str, reading: Reading) -> Source | None:
-        """Open X of a file that ends in .h5ad."""
+        """Open X of a file with the extension .h5ad; return None for other addresses."""
         if not is_h5ad(address):
             return None
         file = open_h5ad(address)
         return matrix_in(file, "X", address)
 
     def read_block(self, start: int, stop: int) -> Any:
-        """Read cells as they are stored."""
+        """Read cells, dense or sparse as stored."""
         with self._one_at_a_time:
             rows = self._array[start:stop]
         return SparseRows(rows) if is_sparse(rows) else rows
@@ -60,12 +60,12 @@ class H5adSource(ArraySource):
 
 
 def is_h5ad(address: str) -> bool:
-    """Tell an address of such a file."""
+    """Tell whether an address is that of an .h5ad file."""
     return address.lower().endswith(ENDING) and not Path(address).is_dir()
 
 
 def open_h5ad(address: str) -> Any:
-    """Open a file of this machine to be read."""
+    """Open a local file for reading."""
     if is_url(address):
         raise ValueError(
             f"an .h5ad file is read from a disk of this machine; got {without_secrets(address)}. Download it, or write "

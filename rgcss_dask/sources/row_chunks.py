@@ -32,7 +32,7 @@ _DECODERS: dict[type, Codec] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), Crc32cCo
 
 
 class _AsItIs(Codec):  # type: ignore[misc]
-    """What is not compressed, put into its place."""
+    """Copies bytes that are not compressed."""
 
     codec_id = "none"
 
@@ -56,9 +56,9 @@ class RowChunks:
 
     @property
     def beside(self) -> int | None:
-        """Bytes held while rows are read, beside these: a chunk as stored, and as each decoder but the last leaves it.
+        """Bytes held during a read beside the rows: a stored chunk, and the output of each decoder but the last.
 
-        None where chunks are asked for at once, or decoded by Zarr.
+        None if all chunks are requested at once, or decoded by Zarr.
         """
         chunk = math.prod(self._array.chunks) * self._array.dtype.itemsize
         return len(self._decoders) * _room(chunk) if self._decoders and self._folder else None
@@ -106,7 +106,7 @@ def _read_file(path: str, decoded: int) -> NDArray[np.uint8] | None:
 
 
 def _room(decoded: int) -> int:
-    """Return how many bytes a chunk takes in its store, and a little more where it cannot be compressed."""
+    """Return an upper bound on the stored bytes of a chunk; chunks that cannot be compressed are slightly larger."""
     return decoded + decoded // 64
 
 
