@@ -157,10 +157,10 @@ def _alternative_name(host: str) -> x509.GeneralName:
 def main() -> None:
     """Parse the command line, make the files, and print their names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where to write; made if it is not there")
+    parser.add_argument("folder", type=Path, help="output folder; created if it does not exist")
     parser.add_argument("--host", action="append", default=[], help="name or address of a host; may be repeated")
-    parser.add_argument("--days", type=int, default=365, help="how long they hold (default: %(default)s)")
-    parser.add_argument("--at", help="where the folder will lie when used, if it is to be copied (default: FOLDER)")
+    parser.add_argument("--days", type=int, default=365, help="days of validity (default: %(default)s)")
+    parser.add_argument("--at", help="path of the folder where it is used, if it is copied (default: FOLDER)")
     given = parser.parse_args()
     try:
         files = make(given.folder, hosts=given.host, days=given.days, at=given.at)

@@ -269,7 +269,9 @@ def _check(field: Any, k: int | None, budget: float | None, lam: float | str, bl
     if not is_labelled(field):
         raise WrongKindError(f"a field is a DataArray of Xarray; got {type(field).__qualname__}.")
     if k is None and budget is None:
-        raise ValueError("say how many sensors: k, such as sensors(field, 10), or what they may cost: budget.")
+        raise ValueError(
+            "k or budget is required: the number of sensors, as in sensors(field, 10), or their total cost."
+        )
     if not is_whole(blocks) or blocks < 2:
         raise ValueError(f"blocks must be a whole number of runs of times, 2 or more; got {blocks!r}.")
     if isinstance(lam, str) and lam != "cv":

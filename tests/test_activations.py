@@ -219,7 +219,11 @@ def test_mistakes_are_told(made, tmp_path):
         rg.record_activations(model, batches, tmp_path / "a.zarr", **{"layers": "bend", **options})
 
     for options, kind, words in (
-        ({"layers": "bent"}, ValueError, "each layer must be a module of the model; 'bent' is none. There is bend"),
+        (
+            {"layers": "bent"},
+            ValueError,
+            "each layer must be a module of the model; 'bent' matches none. Near it: bend",
+        ),
         ({"layers": []}, ValueError, "layers must name modules of the model; none was given"),
         ({"batches": []}, ValueError, "there must be batches to run the model on"),
         ({"dtype": "int8"}, TypeError, "dtype must be a float such as 'float16'; got 'int8'"),

@@ -485,3 +485,20 @@ def test_whole_numbers_and_others_are_merged_in_the_memory_of_the_first(turned):
     for name in ("product", "total", "shift", "rounding"):
         np.testing.assert_array_equal(getattr(merged, name), getattr(whole, name))
     np.testing.assert_allclose(merged.scatter, np.cov(np.concatenate(X).T, bias=True) * 90, rtol=1e-9, atol=1e-6)
+
+
+def test_whole_numbers_about_other_shifts_are_merged_in_the_memory_of_the_first():
+    n = 300
+    rng = np.random.default_rng(6)
+    X = [rng.integers(low, low + 100, size=(40, n)).astype(np.float64) for low in (0, 5000)]
+    parts = [Moments.of(rows) for rows in X]
+    parts[1] = parts[1]._near(parts[1].mean)
+    assert all(part.exact for part in parts)
+    assert np.all(parts[0].shift != parts[1].shift)
+    tracemalloc.start()
+    merged = parts[0].merge(parts[1], overwrite=parts[0].product.flags.writeable)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.8 * merged.product.nbytes  # no matrix beside the two
+    assert merged.exact
+    np.testing.assert_array_equal(merged.gram(), np.concatenate(X).T @ np.concatenate(X))

@@ -97,7 +97,8 @@ def test_a_square_array_stays_a_gram():
 @pytest.mark.parametrize("square", [A[:8], A[:8].tolist(), FRAME[:8]], ids=["array", "lists", "frame"])
 def test_square_rows_are_refused_with_the_way_out(square):
     with pytest.raises(
-        ValueError, match=r"taken for a Gram, and this is none: .*If these are rows, give rgcss_dask.scan\(X\)"
+        ValueError,
+        match=r"taken for a Gram, but cannot be one: .*If these are rows, give rgcss_dask.scan\(X\)",
     ):
         rg.select(square, K)
     assert rg.select(rg.scan(np.asarray(square)), K).k == K

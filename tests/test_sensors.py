@@ -174,7 +174,7 @@ def test_stations_are_found_across_the_date_line():
         ({"blocks": 1}, "blocks must be a whole number of runs of times, 2 or more; got 1"),
         ({"blocks": 81}, "between 2 and the number of rows, 80"),
         ({"k": 0}, "k must be a whole number"),
-        ({"k": None}, "say how many sensors"),
+        ({"k": None}, "k or budget is required"),
         ({"distance": -5.0}, "distance must be a number above 0"),
         ({"rows": "month"}, "rows must name a dimension"),
     ],

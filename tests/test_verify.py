@@ -1,4 +1,4 @@
-"""Rows that are not what was summed are found by reading them again."""
+"""Rows that have changed since the pass are found by reading them again."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_a_flipped_bit_is_found_and_its_rows_are_named(tmp_path, data):
     assert not found
     (difference,) = found.differences
     assert difference.start <= 70_000 + 1003 // 32 < difference.stop
-    assert f"rows {difference.start:,} to {difference.stop - 1:,}: not what was summed" in str(found)
+    assert f"rows {difference.start:,} to {difference.stop - 1:,}: changed since the pass" in str(found)
 
 
 def test_every_span_is_looked_at_and_damage_does_not_end_it(tmp_path, data):

@@ -115,8 +115,9 @@ def _named(model: Any, patterns: Sequence[str]) -> dict[str, Any]:
     found = {name for pattern in patterns for name in there if fnmatchcase(name, pattern)}
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in there):
-            near = difflib.get_close_matches(pattern, there, n=5) or list(there)
-            raise ValueError(f"each layer must be a module of the model; {pattern!r} is none. There is {listed(near)}.")
+            near = difflib.get_close_matches(pattern, there, n=5)
+            modules = f"Near it: {listed(near)}" if near else f"The modules are {listed(list(there))}"
+            raise ValueError(f"each layer must be a module of the model; {pattern!r} matches none. {modules}.")
     if not found:
         raise ValueError("layers must name modules of the model; none was given.")
     return {name: module for name, module in there.items() if name in found}

@@ -434,17 +434,17 @@ def _merge_numbers(a: Moments, b: Moments, sign: float = 1.0, overwrite: bool = 
         return replace(keep, rows=rows, dropped=dropped, names=None, folds=(), groups=())
     combine = np.add if sign > 0 else np.subtract
     if a.exact and b.exact:
-        near = b._near(a.shift)
-        total = combine(a.total, near.total)
-        if is_within(weight, a.shift, total, combine(a.squares, near.squares)):
-            product = combine(a.product, near.product, out=_room(a, overwrite))
+        near, moves = b._moves_near(a.shift)
+        total, squares = combine(a.total, near.total), b.squares + sum(u * v for u, v in moves)
+        if is_within(weight, a.shift, total, combine(a.squares, squares)):
+            product = _merged_product(a, b, moves, sign, overwrite)
+            kernels.mirror(product)
             return Moments(rows, weight, a.shift, total, product, a.rounding, True, dropped)
     a = a._near(a.mean, overwrite=overwrite) if a.exact else a
-    b, moves = b._moves_near(b.mean) if b.exact else (b, [])  # its product is moved on the way
+    b, moves = b._moves_near(b.mean) if b.exact else (b, [])
     terms, (weight, shift, total) = common_shift((a.weight, a.shift, a.total), (b.weight, b.shift, b.total), sign)
     before = a.squares + b.squares + sum(u * v for u, v in moves) + sum(np.abs(u * v) for u, v in terms)
-    product = _room(a, overwrite)
-    add_moved(a.product, b.product, moves, product, sign=sign)
+    product = _merged_product(a, b, moves, sign, overwrite)
     add_outer(product, terms)
     kernels.mirror(product)
     # A sum is rounded as much as its parts; a difference is rounded at least as much as what it was taken from.
@@ -453,9 +453,14 @@ def _merge_numbers(a: Moments, b: Moments, sign: float = 1.0, overwrite: bool = 
     return Moments(rows, weight, shift, total, product, rounding, False, dropped)
 
 
-def _room(a: Moments, overwrite: bool) -> Array:
-    """Return memory for a sum: the product of the first summand if it may be overwritten, otherwise a kept matrix."""
-    return a.product if overwrite and a.product.flags.writeable else empty_sums(a.product.shape)
+def _merged_product(a: Moments, b: Moments, moves: list[tuple[Array, Array]], sign: float, overwrite: bool) -> Array:
+    """Return the lower triangle of the merged product, in the memory of ``a`` if it may be overwritten.
+
+    The outer products that move ``b`` to another shift are added on the way, so that its product is not copied.
+    """
+    product = a.product if overwrite and a.product.flags.writeable else empty_sums(a.product.shape)
+    add_moved(a.product, b.product, moves, product, sign=sign)
+    return product
 
 
 def shape_of(name: str, height: int, n: int) -> tuple[int, ...]:

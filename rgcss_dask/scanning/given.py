@@ -139,7 +139,7 @@ def _gram(data: Any) -> NDArray[Any]:
         return checked_gram(data)
     except (ValueError, TypeError) as error:
         what = "frame" if FrameSource.takes(data) else "array"
-        raise type(error)(f"a square {what} is taken for a Gram, and this is none: {error} {way_out}") from None
+        raise type(error)(f"a square {what} is taken for a Gram, but cannot be one: {error} {way_out}") from None
 
 
 def _refuse_reading(nan: str, weights: Any) -> None:

@@ -23,7 +23,7 @@ from rgcss_dask.sources.guarded_stores import MissingChunkError
 from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.zarr import DamagedChunkError
 
-CHANGED = "not what was summed"
+CHANGED = "changed since the pass"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Verification:
         if self:
             return f"{self.rows:,} rows in {self.spans:,} spans are what was summed."
         told = "\n".join(str(difference) for difference in self.differences)
-        return f"{len(self.differences):,} of {self.spans:,} spans are not what was summed.\n{told}"
+        return f"{len(self.differences):,} of {self.spans:,} spans have changed since the pass.\n{told}"
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ def verify(
     >>> moments = rg.scan("data.zarr", archive="moments.zarr")
     >>> array[150, 2] = 7
     >>> print(rg.verify("data.zarr", "moments.zarr"))
-    1 of 1 spans are not what was summed.
-    rows 0 to 199: not what was summed
+    1 of 1 spans have changed since the pass.
+    rows 0 to 199: changed since the pass
     """
     folder = archives.folder_of(archive, storage_options)
     record = archives.require(folder)
