@@ -41,6 +41,7 @@ suppress_warnings = ["config.cache"]
 # Pages are MyST; cells.py runs their code.
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+smartquotes = False  # commands are copied from the pages
 
 # Reference.
 autosummary_generate = True

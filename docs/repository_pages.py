@@ -19,10 +19,10 @@ LINK = re.compile(r"(!?)(\[[^\]]*\])\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 def pages(docs: Path) -> dict[str, str]:
     """Return which file of the repository is on which page of the site."""
     own, mirrored = {}, {}
-    for path in docs.rglob("*.md"):
+    for path in (*docs.rglob("*.md"), *docs.rglob("*.rst")):
         name = path.relative_to(docs).with_suffix("").as_posix()
         own[path.relative_to(ROOT).as_posix()] = name
-        if shown := PAGE.match(path.read_text()):
+        if path.suffix == ".md" and (shown := PAGE.match(path.read_text())):
             mirrored[shown[1]] = name
     return own | mirrored
 
@@ -37,7 +37,7 @@ def with_links(text: str, file: str, page: str, known: dict[str, str], repositor
             return f"!{label}({os.path.relpath(ROOT / path, (ROOT / 'docs' / page).parent)})"
         for candidate in (path, f"{path}/README.md"):
             if candidate in known:
-                to = os.path.relpath(f"{known[candidate]}.md", os.path.dirname(page) or ".")
+                to = os.path.relpath(known[candidate] + Path(candidate).suffix, os.path.dirname(page) or ".")
                 return f"{label}({to}{anchor})"
         if not (ROOT / path).exists():
             raise ValueError(f"{file} has a link to {target}, which is not there")
