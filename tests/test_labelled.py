@@ -359,6 +359,12 @@ def test_bad_h5ad(cells, tmp_path, anndata):
     empty = anndata.AnnData(obs=cells.obs, var=cells.var, layers={"counts": cells.X.tocsr()})
     with pytest.raises(ValueError, match=r"no matrix X in .*empty.h5ad. It has layers/counts"):
         rg.scan(write_h5ad(empty, tmp_path / "empty.h5ad"))
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "empty.h5ad", "a") as file:  # as other versions of anndata write it
+        file.pop("X", None)
+        file["X"] = h5py.Empty("f8")
+    with pytest.raises(ValueError, match=r"no matrix X in .*empty.h5ad. It has layers/counts"):
+        rg.scan(tmp_path / "empty.h5ad")
     cells.X = cells.X.tocsc()
     with pytest.raises(ValueError, match=r"holds them by columns \(CSC\)"):
         rg.scan(write_h5ad(cells, tmp_path / "csc.h5ad"))

@@ -83,7 +83,8 @@ def open_h5ad(address: str) -> Any:
 def matrix_in(file: Any, where: str, address: str) -> Source:
     """Return X, or a layer, of an open file as a source with the names of the variables."""
     io = imported("anndata.io", extra="anndata", by=READING)
-    if where not in file:
+    # Some versions of anndata store no X as a dataset without a shape.
+    if where not in file or getattr(file[where], "shape", ()) is None:
         there = [f"layers/{name}" for name in file.get("layers", ())]
         also = f" It has {', '.join(there)}." if there else ""
         raise ValueError(f"there is no matrix {where} in {address}.{also}")
