@@ -146,7 +146,9 @@ def _in_memory(adata: Any) -> Source:
     if getattr(adata, "isbacked", False):
         return _backed(adata)
     if not hasattr(adata, "X") or adata.X is None:
-        raise ValueError(_no_x("the AnnData", [f"layers[{name!r}]" for name in getattr(adata, "layers", {})]))
+        raise ValueError(
+            _no_x("the AnnData", [f"layers[{name!r}]" for name in getattr(adata, "layers", {}) if name is not None])
+        )
     X, names = adata.X, tuple(str(name) for name in adata.var_names)
     source: Source
     if DaskSource.takes(X):

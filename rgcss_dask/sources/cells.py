@@ -77,7 +77,7 @@ def _layer(data: Any, layer: str, holder: str) -> Any:
     """Return a layer of an AnnData object or group."""
     layers: Any = data.get("layers", {}) if isinstance(data, zarr.Group) else data.layers
     if layer not in layers:
-        there = ", ".join(repr(name) for name in layers) or "none"
+        there = ", ".join(repr(name) for name in layers if name is not None) or "none"  # None: X, since anndata 0.13
         raise ValueError(f"there is no layer {layer!r} in {holder}; the layers there are: {there}.")
     return layers[layer]
 
