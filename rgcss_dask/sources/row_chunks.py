@@ -53,6 +53,8 @@ class RowChunks:
         self._array, self._folder = array, folder
         # Outermost first; empty: Zarr decodes everything.
         self._decoders = _decoders(array) if array.ndim == 2 and array.chunks[1] == array.shape[1] else ()
+        if not folder and self._decoders == (_AS_IT_IS,):  # nothing to decode: Zarr gets it with one request
+            self._decoders = ()
 
     @property
     def beside(self) -> int | None:
