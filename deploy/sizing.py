@@ -19,20 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from rgcss_dask.core.plan import (
-    READ_BYTES,
-    SPAN_BYTES,
-    SPAN_LIMIT,
-    Geometry,
-    Options,
-    Plan,
-    is_chain,
-    least_rows,
-    make_plan,
-    merges_in_a_row,
-    parts_of_span,
-    size,
-)
+from rgcss_dask.core.merge_tree import is_chain, merges_in_a_row
+from rgcss_dask.core.pass_options import Geometry, Options
+from rgcss_dask.core.plan import Plan, make_plan
+from rgcss_dask.core.spans import READ_BYTES, SPAN_BYTES, SPAN_LIMIT, least_rows, parts_of_span
+from rgcss_dask.core.words import size
 from rgcss_dask.runtime.memory_limit import SHARE
 
 HERE = Path(__file__).parent

@@ -20,7 +20,6 @@ from rgcss_dask.core.grid import GRID
 from rgcss_dask.core.held_out import held_out_losses
 from rgcss_dask.core.memory_needs import Need
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.plan import size
 from rgcss_dask.core.problem import Lambdas, Problem
 from rgcss_dask.core.rebuild import Rebuild
 from rgcss_dask.core.refinement import Refinement
@@ -33,6 +32,7 @@ from rgcss_dask.core.solver.greedy import Source
 from rgcss_dask.core.stability import Stability
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows, select_from_rows, solved
+from rgcss_dask.core.words import size
 from rgcss_dask.runtime.memory_limit import unused_memory
 
 Array = NDArray[np.float64]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.archive.result_file import save_result
 from rgcss_dask.conversion.apply_selection import write_reduced
-from rgcss_dask.core.plan import size
+from rgcss_dask.core.words import size
 from rgcss_dask.io.matrix_writer import write_matrix
 from rgcss_dask.reporting import write_report
 from rgcss_dask.runtime.extras import imported

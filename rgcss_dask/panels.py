@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.cluster.remote_moments import RemoteMoments
-from rgcss_dask.core.accumulate import is_whole
 from rgcss_dask.core.aims import chosen
+from rgcss_dask.core.input_checks import is_whole
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.panel import GenePanel
 from rgcss_dask.core.problem import Problem

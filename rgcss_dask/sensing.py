@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from rgcss_dask.answering import answered_by, held_out, improved, validated
 from rgcss_dask.answering import weights as weights_of
 from rgcss_dask.cluster.progress import Callback
-from rgcss_dask.core.accumulate import is_whole
 from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.answer import AboutSelection
 from rgcss_dask.core.errors import WrongKindError
+from rgcss_dask.core.input_checks import is_whole
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.places import nearest
 from rgcss_dask.core.problem import Problem

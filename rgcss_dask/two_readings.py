@@ -14,20 +14,22 @@ from rgcss_dask.cluster.execution import capacity
 from rgcss_dask.cluster.placement import ask
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core import memory_needs
-from rgcss_dask.core.accumulate import checked_rows, is_whole
 from rgcss_dask.core.candidates import RUNNERS_UP, check_same_data, noted
 from rgcss_dask.core.estimates import check_height
+from rgcss_dask.core.input_checks import checked_rows, is_whole
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.plan import READ_BYTES, Options, reads_between, size
+from rgcss_dask.core.pass_options import Options
 from rgcss_dask.core.preparation import Center, Scale
 from rgcss_dask.core.problem import Columns, Problem
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.sketch import ROWS_PER_PICK
+from rgcss_dask.core.spans import READ_BYTES, reads_between
 from rgcss_dask.core.sparse_rows import SparseRows
-from rgcss_dask.core.words import duration
+from rgcss_dask.core.words import duration, size
 from rgcss_dask.origin import PickedFrom
 from rgcss_dask.runtime.blas import single_threaded_blas
-from rgcss_dask.scanning.scan import make_request, scan
+from rgcss_dask.scanning.request import make_request
+from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.gap_filling import FilledSource
 from rgcss_dask.sources.registry import open_source

@@ -15,7 +15,6 @@ from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.errors import TooManyColumnsError
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import as_written
-from rgcss_dask.core.plan import size
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.refinement import swaps_asked
 from rgcss_dask.core.result import Result
@@ -23,6 +22,7 @@ from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.stop import Stop
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows
+from rgcss_dask.core.words import size
 from rgcss_dask.io.files import Folder, order_in_words
 from rgcss_dask.io.outputs import refuse_inputs
 from rgcss_dask.io.sizes import parse_memory

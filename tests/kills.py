@@ -26,7 +26,7 @@ from rgcss_dask.archive.ownership import VERSION
 from rgcss_dask.archive.result_file import load_result, save_result
 from rgcss_dask.batch import run_batch
 from rgcss_dask.cli import cli
-from rgcss_dask.core import plan
+from rgcss_dask.core import merge_tree
 from rgcss_dask.core.result import make_result
 from rgcss_dask.io import matrix_writer as writer
 from rgcss_dask.io.claim import ArchiveBusyError
@@ -374,7 +374,7 @@ def warm_up():
 
 def main(folder, every, times, names):
     """Kill all, or every so-many-th; where all, a second time too."""
-    plan.SAVE_ROWS = 128
+    merge_tree.SAVE_ROWS = 128
     warm_up()
     writer.CHUNK_BYTES = 200 * COLUMNS
     template = folder / "template"

@@ -334,7 +334,7 @@ def interrupted_scan(array, place, after_rows, **options):
 
 @pytest.mark.parametrize("options", [{}, {"folds": 2}, {"nan": "mean"}, {"groups": 3}])
 def test_an_interrupted_pass_resumes_with_the_same_bits(tmp_path, place, monkeypatch, options):
-    monkeypatch.setattr("rgcss_dask.core.plan.SAVE_ROWS", 8_192)
+    monkeypatch.setattr("rgcss_dask.core.merge_tree.SAVE_ROWS", 8_192)
     A = rows(200_000)
     A[5, 5] = np.nan if "nan" in options else 1.0
     array = stored(tmp_path / "a.zarr", A, chunk=1_000)
@@ -351,7 +351,7 @@ def test_an_interrupted_pass_resumes_with_the_same_bits(tmp_path, place, monkeyp
 
 
 def test_checkpoints_of_other_data_or_options_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("rgcss_dask.core.plan.SAVE_ROWS", 8_192)
+    monkeypatch.setattr("rgcss_dask.core.merge_tree.SAVE_ROWS", 8_192)
     array = stored(tmp_path / "a.zarr", rows(100_000))
     interrupted_scan(array, tmp_path / "m.zarr", 40_000)
     with pytest.raises(ValueError, match=r"folds: 0 there, 5 asked for.*Start again with overwrite=True"):
@@ -522,7 +522,7 @@ def test_what_has_no_mark_is_not_ours(tmp_path, name):
 
 
 def test_what_lies_beside_ours_stays(tmp_path, monkeypatch):
-    monkeypatch.setattr("rgcss_dask.core.plan.SAVE_ROWS", 8_192)
+    monkeypatch.setattr("rgcss_dask.core.merge_tree.SAVE_ROWS", 8_192)
     array, here = stored(tmp_path / "a.zarr", rows(200_000), chunk=1_000), tmp_path / "m.zarr"
     interrupted_scan(array, here, 60_000)
     (inside,) = (path for path in (here / "checkpoints").iterdir() if path.is_dir())
@@ -600,7 +600,7 @@ def test_a_reader_finds_the_old_archive_or_the_new_one(place, monkeypatch):
 
 
 def test_an_unfinished_scan_is_called_so(tmp_path, place, monkeypatch):
-    monkeypatch.setattr("rgcss_dask.core.plan.SAVE_ROWS", 8_192)
+    monkeypatch.setattr("rgcss_dask.core.merge_tree.SAVE_ROWS", 8_192)
     array = stored(tmp_path / "a.zarr", rows(200_000), chunk=1_000)
     interrupted_scan(array, place, 60_000)
     inside = Folder(place).within("checkpoints")

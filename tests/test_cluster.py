@@ -22,7 +22,7 @@ from processes import IN_PROCESS, same_bits
 import rgcss_dask as rg
 from rgcss_dask.cluster.admission import MemoryGate
 from rgcss_dask.cluster.remote_moments import RemoteMoments
-from rgcss_dask.core import plan
+from rgcss_dask.core import merge_tree, plan, spans
 from rgcss_dask.sources.base import Reading
 from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.row_vectors import RowVector
@@ -42,8 +42,8 @@ def stored(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _small_spans(monkeypatch):
-    monkeypatch.setattr(plan, "SPAN_ROWS", SPAN)
-    monkeypatch.setattr(plan, "SPAN_COUNT", SPANS)
+    monkeypatch.setattr(spans, "SPAN_ROWS", SPAN)
+    monkeypatch.setattr(spans, "SPAN_COUNT", SPANS)
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_what_workers_hold_is_bounded_and_merges_are_near(stored, reading, wante
     assert recorder.far == []
     most = max(recorder.held.values())
     print(f"{SPANS} spans on 2 workers of {threads} threads: at most {most} results on one at a time")
-    assert most <= plan.results_at_hand(SPANS, threads)
+    assert most <= merge_tree.results_at_hand(SPANS, threads)
 
 
 def test_names_that_the_dashboard_groups_by(stored, wanted):
@@ -185,7 +185,7 @@ def test_only_what_a_lost_worker_had_is_done_again(stored, reading, wanted):
 
 @pytest.mark.parametrize("options", [{"sketch": 8}, {"sketch": 8, "nan": "mean"}, {"candidates": [3, 7]}])
 def test_sketches_and_bands_have_the_same_bits_though_a_worker_is_lost(stored, reading, options, monkeypatch):
-    monkeypatch.setattr(plan, "SKETCH_SPAN", 0)
+    monkeypatch.setattr(spans, "SKETCH_SPAN", 0)
     wanted = rg.scan(stored, folds=2, **options)
     with LocalCluster(**IN_PROCESS, n_workers=3) as cluster, Client(cluster), recorded(cluster) as recorder:
 

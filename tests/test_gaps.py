@@ -3,8 +3,8 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from rgcss_dask.core.accumulate import NotFiniteError
 from rgcss_dask.core.gaps import Gaps
+from rgcss_dask.core.input_checks import NotFiniteError
 from rgcss_dask.core.moments import Moments
 
 

@@ -22,7 +22,7 @@ class CutOffError(Exception):
 
 @pytest.fixture
 def many_checkpoints(monkeypatch):
-    monkeypatch.setattr("rgcss_dask.core.plan.SAVE_ROWS", 4_096)
+    monkeypatch.setattr("rgcss_dask.core.merge_tree.SAVE_ROWS", 4_096)
 
 
 def some_rows(count, dtype=np.float64):

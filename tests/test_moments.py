@@ -13,8 +13,9 @@ from hypothesis.extra import numpy as hnp
 
 from rgcss_dask import select
 from rgcss_dask.core import triangle
-from rgcss_dask.core.accumulate import Accumulator, NotFiniteError
+from rgcss_dask.core.accumulate import Accumulator
 from rgcss_dask.core.gaps import Gaps
+from rgcss_dask.core.input_checks import NotFiniteError
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.resampling import weighted_sums
 from rgcss_dask.core.sparse_rows import FULL_STRIP, STRIP, SparseRows

@@ -8,20 +8,11 @@ from dask.order import order
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rgcss_dask.core.plan import (
-    LONG_RUN,
-    SPAN_ROWS,
-    Geometry,
-    Options,
-    _stack,
-    check_counts,
-    is_chain,
-    levels,
-    make_plan,
-    results_alive,
-    results_at_hand,
-    size,
-)
+from rgcss_dask.core.merge_tree import LONG_RUN, _stack, is_chain, levels, results_alive, results_at_hand
+from rgcss_dask.core.pass_options import Geometry, Options, check_counts
+from rgcss_dask.core.plan import make_plan
+from rgcss_dask.core.spans import SPAN_ROWS
+from rgcss_dask.core.words import size
 from rgcss_dask.sources.base import even_cuts
 
 GB = 10**9

@@ -10,8 +10,9 @@ from threadpoolctl import threadpool_info
 
 from rgcss_dask import Moments, scan
 from rgcss_dask.core.hashing import fold_of
-from rgcss_dask.core.plan import Options
-from rgcss_dask.scanning.scan import build_graph, make_request
+from rgcss_dask.core.pass_options import Options
+from rgcss_dask.scanning.graph import build_graph
+from rgcss_dask.scanning.request import make_request
 from rgcss_dask.scanning.tasks import PassJob
 from rgcss_dask.sources.base import Reading
 from rgcss_dask.sources.registry import open_source
@@ -345,7 +346,7 @@ def test_a_hundred_million_float32_rows_of_a_large_mean(tmp_path):
 
 
 def test_a_checkpoint_that_vanishes_is_an_error_and_not_rows_without_weights(stores, tmp_path, monkeypatch):
-    monkeypatch.setattr("rgcss_dask.core.plan.SAVE_ROWS", 8_192)
+    monkeypatch.setattr("rgcss_dask.core.merge_tree.SAVE_ROWS", 8_192)
     weights = np.arange(ROWS, dtype=float)
 
     class StopError(Exception):

@@ -14,8 +14,8 @@ import json, re, sys
 from pathlib import Path
 import rgcss_dask.scanning.scan, rgcss_dask.archive.archive, dask.array, zarr, distributed
 from rgcss_dask import scan
-from rgcss_dask.scanning.scan import make_request
-from rgcss_dask.core.plan import Options
+from rgcss_dask.scanning.request import make_request
+from rgcss_dask.core.pass_options import Options
 from rgcss_dask.sources.base import Reading
 from rgcss_dask.sources.registry import open_source
 

@@ -21,7 +21,9 @@ from deploy.sizing import (
     result_bytes,
 )
 from examples.benchmarks import cluster
-from rgcss_dask.core.plan import READ_BYTES, SPAN_BYTES, SPAN_LIMIT, Geometry, Options, make_plan
+from rgcss_dask.core.pass_options import Geometry, Options
+from rgcss_dask.core.plan import make_plan
+from rgcss_dask.core.spans import READ_BYTES, SPAN_BYTES, SPAN_LIMIT
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 FREE = Constants({"uint8": Speed(0.0, 1e-9)}, 1.0, 0.0, 1e30, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # all but the products

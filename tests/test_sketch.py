@@ -13,7 +13,7 @@ import zarr
 import rgcss_dask as rg
 from rgcss_dask import cli, two_readings
 from rgcss_dask.batch import run_batch
-from rgcss_dask.core import plan
+from rgcss_dask.core import plan, spans
 from rgcss_dask.core.sketch import Sketch, SketchSums, drawn
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.sources.in_memory import ArraySource
@@ -124,8 +124,8 @@ def test_sketches_of_parts_add_up_to_that_of_the_whole(kind):
 def test_bits_are_the_same_for_any_number_of_threads_and_spans_of_bytes(tmp_path, monkeypatch):
     zarr.create_array(tmp_path / "a.zarr", data=BYTES, chunks=(100, 150))
     zarr.create_array(tmp_path / "b.zarr", data=A, chunks=(100, 150))
-    monkeypatch.setattr(plan, "SPAN_ROWS", 200)
-    monkeypatch.setattr(plan, "SKETCH_SPAN", 0)
+    monkeypatch.setattr(spans, "SPAN_ROWS", 200)
+    monkeypatch.setattr(spans, "SKETCH_SPAN", 0)
     for name, exact in (("a.zarr", True), ("b.zarr", False)):
         found = []
         for threads in (1, 3):
@@ -218,7 +218,7 @@ def narrow(monkeypatch, tmp_path):
     X = RNG.normal(size=(1300, 5)) @ RNG.normal(size=(5, 1200)) + 0.3 * RNG.normal(size=(1300, 1200))
     zarr.create_array(tmp_path / "a.zarr", data=X.astype("f4"), chunks=(100, 1200))
     monkeypatch.setattr(plan, "OVERHEAD", 0)
-    monkeypatch.setattr(plan, "CELL_ROWS", 100)
+    monkeypatch.setattr(spans, "CELL_ROWS", 100)
     for module in ("cluster.execution", "workflow"):
         monkeypatch.setattr(f"rgcss_dask.{module}.default_budget", lambda: 32_000_000)
     return str(tmp_path / "a.zarr"), X
@@ -352,8 +352,8 @@ def with_gaps(X, share=0.1):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("parts", [{}, {"folds": 3, "groups": 2}])
 def test_gaps_are_filled_with_means(weighted, parts, monkeypatch):
-    monkeypatch.setattr(plan, "SPAN_ROWS", 800)
-    monkeypatch.setattr(plan, "SKETCH_SPAN", 0)
+    monkeypatch.setattr(spans, "SPAN_ROWS", 800)
+    monkeypatch.setattr(spans, "SKETCH_SPAN", 0)
     gappy, _ = with_gaps(A + 1e4)
     w = RNG.random(4000) if weighted else np.ones(4000)
     filled = np.where(np.isnan(gappy), (w @ np.nan_to_num(gappy)) / (w @ ~np.isnan(gappy)), gappy)

@@ -37,9 +37,9 @@ from scipy.optimize import nnls
 
 import rgcss_dask as rg
 from deploy.sizing import heartbeats
-from rgcss_dask.core import plan
 from rgcss_dask.core.partial_sums import Collector, PartialSums
-from rgcss_dask.core.plan import Options, make_plan
+from rgcss_dask.core.pass_options import Options
+from rgcss_dask.core.plan import make_plan
 from rgcss_dask.runtime.blas import single_threaded_blas
 from rgcss_dask.runtime.cpus import available_cpus
 from rgcss_dask.runtime.page_pool import freed_memory_kept
@@ -356,7 +356,8 @@ class Scheduler:
             return send(graph, keys, **options)
 
         small = {"SPAN_LIMIT": spans, "SPAN_COUNT": spans, "SPAN_ROWS": 1}
-        with mock.patch.multiple(plan, **small), mock.patch.object(self.client, "get", get), self.client.as_current():
+        cut = mock.patch.multiple("rgcss_dask.core.spans", **small)
+        with cut, mock.patch.object(self.client, "get", get), self.client.as_current():
             rg.scan(path, rows=rows)
 
     def flat(self, graph: dict) -> None:

@@ -20,9 +20,12 @@ import numpy as np
 import zarr
 
 import rgcss_dask
-from rgcss_dask.core.plan import Geometry, Options, is_chain, least_rows, parts_of_span, size
+from rgcss_dask.core.merge_tree import is_chain
+from rgcss_dask.core.pass_options import Geometry, Options
+from rgcss_dask.core.spans import least_rows, parts_of_span
+from rgcss_dask.core.words import size
 from rgcss_dask.io.sizes import parse_memory
-from rgcss_dask.scanning.scan import make_request
+from rgcss_dask.scanning.request import make_request
 from rgcss_dask.sources.base import Reading
 from rgcss_dask.sources.registry import open_source
 

@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 import rgcss_dask as rg
 from examples.benchmarks.machine import describe
 from examples.benchmarks.tables import markdown
-from rgcss_dask.core.plan import Options
+from rgcss_dask.core.pass_options import Options
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.solver.factor import Factor
 from rgcss_dask.core.solver.greedy import solve
-from rgcss_dask.scanning.scan import make_request
+from rgcss_dask.scanning.request import make_request
 from rgcss_dask.sources.base import Reading
 from rgcss_dask.sources.registry import open_source
 

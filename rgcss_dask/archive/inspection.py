@@ -8,7 +8,7 @@ from rgcss_dask.archive import archive as archives
 from rgcss_dask.archive.ownership import CHECKPOINTS, is_begun
 from rgcss_dask.archive.pass_identity import checkpoint_count
 from rgcss_dask.archive.result_file import load_result
-from rgcss_dask.core.plan import size
+from rgcss_dask.core.words import size
 from rgcss_dask.io.files import Folder, order_in_words
 from rgcss_dask.sources.registry import StackedSource, open_source
 

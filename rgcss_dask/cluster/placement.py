@@ -24,7 +24,7 @@ from rgcss_dask.compat import ConnectionPool, clean_exception, dumps
 from rgcss_dask.core.kinds import KINDS
 from rgcss_dask.core.memory_needs import Need
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.plan import size
+from rgcss_dask.core.words import size
 from rgcss_dask.runtime.memory_limit import default_budget
 
 PLACES = ("scheduler", "worker", "client")

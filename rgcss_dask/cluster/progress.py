@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from rgcss_dask.core.plan import size
+from rgcss_dask.core.words import size
 
 
 @dataclass(frozen=True)

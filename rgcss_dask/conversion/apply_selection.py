@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from rgcss_dask.core.names import column_indices, matching
-from rgcss_dask.core.plan import READ_BYTES, thinned
 from rgcss_dask.core.rebuild import Rebuild
 from rgcss_dask.core.selection import Selection
+from rgcss_dask.core.spans import READ_BYTES, thinned
 from rgcss_dask.io.matrix_writer import Told, write_matrix
 from rgcss_dask.io.outputs import refuse_inputs
 from rgcss_dask.sources.base import Source

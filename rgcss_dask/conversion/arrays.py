@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from rgcss_dask.conversion.asked import Asked, unique
 from rgcss_dask.conversion.table import NUMBERS, Block, Column, Content, Table, Told, numbered
-from rgcss_dask.core.accumulate import check_real
-from rgcss_dask.core.plan import Cuts
+from rgcss_dask.core.input_checks import check_real
+from rgcss_dask.core.pass_options import Cuts
 from rgcss_dask.io.matrix_writer import chunk_rows
 from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.registry import open_source

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rgcss_dask.core.accumulate import is_whole
+from rgcss_dask.core.input_checks import is_whole
 from rgcss_dask.core.names import column_indices
 from rgcss_dask.core.places import far_enough, latitude_weights, places_of
 from rgcss_dask.core.words import counted

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels
-from rgcss_dask.core.accumulate import DRIFT, block_rows, checked_weights, is_single, raise_not_finite
+from rgcss_dask.core.floats import DRIFT, block_rows, is_single
+from rgcss_dask.core.input_checks import checked_weights, raise_not_finite
 from rgcss_dask.core.integers import EXACT_ROWS, EXACT_WEIGHT, is_exact
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rgcss_dask.core.accumulate import is_whole
+from rgcss_dask.core.input_checks import is_whole
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.sketch import FEW_PER_PICK, ROWS_PER_PICK, Sketch
 from rgcss_dask.runtime.blas import single_threaded_blas

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.accumulate import NotFiniteError
+from rgcss_dask.core.input_checks import NotFiniteError
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.precision import ROUNDING, TINY, doubt_of_values, faint
 from rgcss_dask.core.triangle import Array

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels
-from rgcss_dask.core.accumulate import Accumulator, checked_weights, common_shift
+from rgcss_dask.core.accumulate import Accumulator, common_shift
+from rgcss_dask.core.input_checks import checked_weights
 from rgcss_dask.core.integers import is_within
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.names import column_indices

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.accumulate import is_whole
+from rgcss_dask.core.input_checks import is_whole
 
 Names = Sequence[str] | None
 LISTED = 3  # most names in a message

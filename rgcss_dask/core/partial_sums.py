@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.accumulate import Accumulator, NotFiniteError
+from rgcss_dask.core.accumulate import Accumulator
 from rgcss_dask.core.band import BandSums
 from rgcss_dask.core.gappy_sketch import GappySketch, GappySums
 from rgcss_dask.core.gaps import Gaps
 from rgcss_dask.core.hashing import fold_of, hashed, runs
+from rgcss_dask.core.input_checks import NotFiniteError
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.noise import Differences
-from rgcss_dask.core.plan import Options
+from rgcss_dask.core.pass_options import Options
 from rgcss_dask.core.sketch import Sketch, SketchSums
 from rgcss_dask.core.sparse_rows import SparseRows
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.accumulate import is_whole
 from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.evaluate import checked_lambda
+from rgcss_dask.core.input_checks import is_whole
 from rgcss_dask.core.moments import Moments, takes_means
 from rgcss_dask.core.names import column_indices
 from rgcss_dask.core.noise import checked_noise

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core import evaluate
-from rgcss_dask.core.accumulate import NotFiniteError
+from rgcss_dask.core.input_checks import NotFiniteError
 from rgcss_dask.core.missing import MASKED, plain
 from rgcss_dask.core.objective import Objective
 from rgcss_dask.core.precision import difference

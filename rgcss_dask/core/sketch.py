@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels
-from rgcss_dask.core.accumulate import check_real, checked_rows, checked_weights, raise_not_finite
 from rgcss_dask.core.hashing import hashed
+from rgcss_dask.core.input_checks import check_real, checked_rows, checked_weights, raise_not_finite
 from rgcss_dask.core.integers import compilable, is_exact, is_within, may_be_small, small_range
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments

@@ -9,9 +9,9 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.core.answer import plotted
 from rgcss_dask.core.evaluate import checked_lambda
+from rgcss_dask.core.input_checks import check_real
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.problem import Problem

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate
-from rgcss_dask.core.accumulate import NotFiniteError, checked_weights
+from rgcss_dask.core.input_checks import NotFiniteError, checked_weights
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments, takes_means
 from rgcss_dask.core.precision import difference

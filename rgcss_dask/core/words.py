@@ -1,4 +1,4 @@
-"""Formatting of numbers and names for people: digits, plurals, and no control characters."""
+"""Formatting of numbers and names for people: digits, plurals, bytes, and no control characters."""
 
 from __future__ import annotations
 
@@ -59,3 +59,12 @@ def listed(names: Iterable[object], length: int = LIST_LENGTH) -> str:
         fit += 1
     left = len(words) - fit
     return ", ".join(words[:fit]) + (f", {ELLIPSIS} ({left:,} more)" if left else "")
+
+
+def size(count: int) -> str:
+    """Format a number of bytes for people."""
+    # Dask's `format_bytes` is not used: the core must not import Dask, and budgets are given in GB, not GiB.
+    value, units = float(count), ["bytes", "kB", "MB", "GB", "TB", "PB"]
+    while value >= 1000 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{value:.3g} {units[0]}"

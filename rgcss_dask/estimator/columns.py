@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
-from rgcss_dask.core.accumulate import check_real, checked_weights
 from rgcss_dask.core.errors import WrongKindError
+from rgcss_dask.core.input_checks import check_real, checked_weights
 from rgcss_dask.core.missing import MASKED, plain
 from rgcss_dask.core.names import matching
 from rgcss_dask.sources import lazy_columns as lazy

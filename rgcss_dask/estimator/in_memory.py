@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import check_cv
 
-from rgcss_dask.core.accumulate import is_whole
 from rgcss_dask.core.hashing import fold_of
+from rgcss_dask.core.input_checks import is_whole
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.estimator.parameters import Parameters
 from rgcss_dask.scanning.batches import held_out_rows, moments_in_folds

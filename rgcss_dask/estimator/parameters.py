@@ -12,8 +12,8 @@ import numpy as np
 from rgcss_dask.answering import rank_outside_folds, validated, validated_for_share
 from rgcss_dask.cluster.placement import PLACES
 from rgcss_dask.core import evaluate
-from rgcss_dask.core.accumulate import is_whole
 from rgcss_dask.core.aims import Aims
+from rgcss_dask.core.input_checks import is_whole
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.objective import objective_named
 from rgcss_dask.core.problem import Problem

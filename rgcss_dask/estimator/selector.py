@@ -18,7 +18,7 @@ from rgcss_dask.core import evaluate
 from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.errors import TooManyColumnsError, WrongKindError
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.plan import Options
+from rgcss_dask.core.pass_options import Options
 from rgcss_dask.core.rebuild import Take
 from rgcss_dask.core.stop import Stop
 from rgcss_dask.core.wide import Rows

@@ -20,9 +20,9 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import mutual_info_score
 
 from rgcss_dask.conversion.apply_selection import columns_in
-from rgcss_dask.core.accumulate import is_whole
 from rgcss_dask.core.downstream import MEASURES, Comparison, Downstream, Work
-from rgcss_dask.core.plan import size
+from rgcss_dask.core.input_checks import is_whole
+from rgcss_dask.core.words import size
 from rgcss_dask.io.sizes import parse_memory
 from rgcss_dask.learning.labels import Labels
 from rgcss_dask.learning.rows import FOLDS, Keep, Rows

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from rgcss_dask.conversion.apply_selection import columns_in
 from rgcss_dask.core.hashing import fold_of
 from rgcss_dask.core.names import in_order_of
-from rgcss_dask.core.plan import OVERHEAD, READ_COPIES, thinned
+from rgcss_dask.core.plan import OVERHEAD, READ_COPIES
 from rgcss_dask.core.precision import difference
 from rgcss_dask.core.result import Result
+from rgcss_dask.core.spans import thinned
 from rgcss_dask.io.matrix_writer import write_matrix
 from rgcss_dask.sources.base import Source
 from rgcss_dask.sources.gap_filling import FilledSource

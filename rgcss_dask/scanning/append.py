@@ -19,12 +19,13 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import matching
 from rgcss_dask.core.noise import Differences, merged_differences
 from rgcss_dask.core.partial_sums import NOISE, PartialSums
-from rgcss_dask.core.plan import Options
+from rgcss_dask.core.pass_options import Options
 from rgcss_dask.core.sketch import Sketch
 from rgcss_dask.io.claim import claimed
 from rgcss_dask.io.files import Folder
 from rgcss_dask.io.outputs import refuse_inputs
-from rgcss_dask.scanning.scan import Request, make_request, run
+from rgcss_dask.scanning.request import Request, make_request
+from rgcss_dask.scanning.scan import run
 from rgcss_dask.scanning.tasks import run_together
 from rgcss_dask.sources.base import Reading, Source, checksum
 from rgcss_dask.sources.registry import open_source

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.accumulate import NotFiniteError
+from rgcss_dask.core.input_checks import NotFiniteError
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.partial_sums import Collector, PartialSums, Read
-from rgcss_dask.core.plan import Options
+from rgcss_dask.core.pass_options import Options
 
 Index = NDArray[np.intp]
 

@@ -15,7 +15,7 @@ from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.hashing import fold_of, runs
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.plan import Options, check_counts
+from rgcss_dask.core.pass_options import Options, check_counts
 from rgcss_dask.core.solver.checks import checked_gram
 from rgcss_dask.core.solver.factor import Factor
 from rgcss_dask.core.wide import Rows

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from dask.task_spec import Task, TaskRef
-
 from rgcss_dask.archive import archive as archives
-from rgcss_dask.archive.checkpoints import FORMAT
 from rgcss_dask.archive.ownership import drop_checkpoints, refuse_foreign
 from rgcss_dask.archive.pass_identity import differences, open_checkpoints, refuse_other
 from rgcss_dask.cluster.execution import (
-    Capacity,
     ClusterReport,
     Graph,
     ThreadReport,
-    capacity,
     run_here,
     run_on_cluster,
     run_on_threads,
@@ -31,21 +23,20 @@ from rgcss_dask.cluster.execution import (
 from rgcss_dask.cluster.progress import Callback, Reporter, display
 from rgcss_dask.cluster.remote_moments import RemoteMoments, archived, left_on_cluster, loaded
 from rgcss_dask.cluster.versions import check_cluster
-from rgcss_dask.cluster.visibility import Stored, check_visible, look, seal
+from rgcss_dask.cluster.visibility import check_visible, look, seal
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.names import column_indices
 from rgcss_dask.core.partial_sums import Read
-from rgcss_dask.core.plan import Cuts, Geometry, Options, Plan, check_counts, make_plan
+from rgcss_dask.core.pass_options import Options
 from rgcss_dask.core.problem import Columns
 from rgcss_dask.io.claim import claimed, refuse_lost
 from rgcss_dask.io.files import Folder
 from rgcss_dask.io.outputs import refuse_inputs
-from rgcss_dask.io.sizes import parse_memory
-from rgcss_dask.scanning.tasks import Finish, PassJob, TaskNode, run_finish, run_merge, run_saved, run_span
-from rgcss_dask.sources.base import Reading, Source
+from rgcss_dask.scanning.graph import build_graph
+from rgcss_dask.scanning.request import Request, candidate_places, make_request
+from rgcss_dask.scanning.tasks import Finish, PassJob, run_finish
+from rgcss_dask.sources.base import Reading
 from rgcss_dask.sources.in_memory import ArraySource
 from rgcss_dask.sources.registry import open_source
-from rgcss_dask.sources.row_vectors import RowVector
 from rgcss_dask.sources.xarray import along
 
 LOGGER = logging.getLogger("rgcss_dask")
@@ -210,74 +201,6 @@ def scan(
         return archives.read(folder)[0] if client is None else loaded(client, folder)
 
 
-def candidate_places(candidates: Columns, source: Source) -> tuple[int, ...]:
-    """Return the column indices of the candidates in a source."""
-    places = tuple(int(i) for i in column_indices(candidates, source.shape[1], source.names))
-    if not places:
-        raise ValueError("candidates must name a column or more; got none. Leave them out to scan for all columns.")
-    return places
-
-
-@dataclass(frozen=True)
-class Request:
-    """A planned pass that has not begun."""
-
-    source: Source
-    plan: Plan
-    vectors: dict[str, RowVector]
-    missing: str
-    stamps: dict[tuple[int, int], str] | None  # stamp of each span, if an archive is kept and the source has stamps
-    where: Capacity
-    budget: int  # bytes that each process may use
-    budget_asked: bool  # whether the caller gave the budget
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """Paths that every worker must have access to."""
-        return self.source.paths + tuple(path for vector in self.vectors.values() for path in vector.paths)
-
-    @property
-    def stored(self) -> tuple[Stored, ...]:
-        """Stored data of which workers may have copies of their own."""
-        vectors = tuple(vector for vector in self.vectors.values() if vector.paths)
-        return (self.source, *vectors) if self.source.paths else vectors
-
-    @property
-    def fingerprint(self) -> dict[str, Any]:
-        """Everything that determines the result."""
-        options = asdict(self.plan.options)
-        for name in ("noise", "blocks"):
-            if not options[name]:  # fingerprints of older archives lack this option
-                del options[name]
-        cuts = hashlib.blake2b(self.plan.geometry.cuts.tobytes(), digest_size=8).hexdigest()
-        stamps = None if self.stamps is None else list(self.stamps.values())
-        digest = hashlib.blake2b(json.dumps(stamps).encode(), digest_size=8).hexdigest()
-        return {
-            "format": FORMAT,
-            "source": self.source.address,
-            "shape": list(self.source.shape),
-            "dtype": str(self.source.dtype),
-            "rows": [self.plan.nodes[-1].start, self.plan.nodes[-1].stop],
-            "chunks": cuts,
-            "contents": digest,
-            "missing": self.missing,
-            **options,
-            **{f"{name} vector": vector.fingerprint for name, vector in self.vectors.items()},
-        }
-
-    def record(self, reads: tuple[Read, ...]) -> archives.Record:
-        """Return the record of the pass for its archive."""
-        stamps = self.stamps or {}
-        return archives.Record(
-            source={"address": self.source.address, "shape": list(self.source.shape), "dtype": str(self.source.dtype)},
-            options={**asdict(self.plan.options), "missing": self.missing, "vectors": sorted(self.vectors)},
-            fingerprint=self.fingerprint,
-            spans=[[read.start, read.stop, read.crc, stamps.get((read.start, read.stop))] for read in reads],
-            history=[archives.dated(f"scanned rows {reads[0].start} to {reads[-1].stop}{_products(reads)}")],
-            weights=[read.weights_crc for read in reads] if "weights" in self.vectors else [],
-        )
-
-
 @dataclass(frozen=True)
 class PassResult:
     """The result of a pass (moments, or sums to be merged into others) and the spans that were read."""
@@ -287,51 +210,12 @@ class PassResult:
     shared: bool = True  # whether workers can write to the folder of the archive
 
 
-def _products(reads: tuple[Read, ...]) -> str:
-    by = sorted({name for read in reads for name in read.products})
-    return f", products by {' and '.join(by)}" if by else ""
-
-
 def _kept(result: PassResult, folder: Folder, record: archives.Record) -> Moments:
     """Write the moments of a pass to its archive, on the worker that holds them if it can, and return them."""
     if isinstance(result.moments, RemoteMoments) and result.shared:
         return archived(result.moments, folder, record)
     archives.write(folder, result.moments, record)  # this process writes: the worker's file system is not shared
     return result.moments
-
-
-def make_request(
-    source: Source, options: Options, *, weights: Any, rows: Any, reading: Reading, memory: Any, added: bool = False
-) -> Request:
-    """Check and plan a pass; only metadata is read. With ``added``, rows may be fewer than the folds and groups."""
-    chosen, fraction, mask = _rows_asked(rows, source.shape[0])
-    options = options if fraction is None else replace(options, fraction=fraction)
-    check_counts(source.shape[0] if added else chosen.stop - chosen.start, options)
-    vectors = {
-        name: RowVector.of(thing, name, source.shape[0], reading)
-        for name, thing in (("weights", weights), ("rows", mask))
-        if thing is not None
-    }
-    where = capacity(cluster=source.processes)
-    budget = where.memory if memory is None else parse_memory(memory)
-    plan = make_plan(
-        replace(_within(source.geometry, chosen), masked=mask is not None),
-        options,
-        budget=budget,
-        threads=where.threads,
-        cluster=where.client is not None,
-    )
-    stamps = _stamps(source, plan) if options.checksum else None
-    return Request(
-        source=source,
-        plan=plan,
-        vectors=vectors,
-        missing=reading.missing,
-        stamps=stamps,
-        where=where,
-        budget=budget,
-        budget_asked=memory is not None,
-    )
 
 
 def _in_this_process(request: Request, graph: Graph, key: str, report: ThreadReport) -> Any:
@@ -396,90 +280,3 @@ def run(
         reporter.finish()
         LOGGER.info("read %s in %.2f s", what, time.perf_counter() - began)
     return PassResult(moments, reads, shared)
-
-
-def build_graph(job: PassJob, vectors: dict[str, RowVector], finish: Finish = run_finish) -> tuple[Graph, str, int]:
-    """Return the graph of the remaining work, the key of the result, and the number of rows in checkpoints."""
-    plan, job_key = job.plan, f"rgcss-job-{job.token}"
-    saved = set() if job.checkpoints is None else job.checkpoints.names()
-    graph, inputs = _inputs(job, vectors)
-    graph[job_key] = job
-
-    def key_of(i: int) -> tuple[str, int]:
-        kind = "span" if plan.nodes[i].left is None or is_saved(i) else "merge"
-        return f"rgcss-{kind}-{job.token}", i
-
-    def is_saved(i: int) -> bool:
-        return plan.nodes[i].saved and plan.nodes[i].name in saved
-
-    todo, resumed = [len(plan.nodes) - 1], 0
-    while todo:
-        i = todo.pop()
-        node = plan.nodes[i]
-        if is_saved(i):
-            graph[key_of(i)] = Task(key_of(i), run_saved, TaskNode.of(job, i), _data_producer=True)
-            resumed += node.stop - node.start
-        elif node.left is None or node.right is None:
-            graph[key_of(i)] = _span_task(key_of(i), job_key, i, *inputs[i])
-        else:
-            graph[key_of(i)] = (run_merge, TaskNode.of(job, i), key_of(node.left), key_of(node.right))
-            todo += [node.left, node.right]
-    end = f"rgcss-moments-{job.token}"
-    graph[end] = (finish, plan.options, job.source.names, key_of(len(plan.nodes) - 1))
-    return graph, end, resumed
-
-
-def _span_task(key: Any, job_key: str, i: int, blocks: list[Any], weights: Any, mask: Any) -> Any:
-    """Return the task of a span. A task without inputs is queued and goes to whichever worker is free.
-
-    The flag ``_data_producer`` makes Dask queue it. Without the flag Dask would decide this by the number of spans
-    alone, and would send few spans to the workers that hold the job.
-    """
-    if blocks or isinstance(weights, tuple) or isinstance(mask, tuple):  # keys of inputs that Dask computes first
-        return (run_span, job_key, i, blocks, weights, mask)
-    return Task(key, run_span, TaskRef(job_key), i, [], weights, mask, _data_producer=True)
-
-
-def _inputs(job: PassJob, vectors: dict[str, RowVector]) -> tuple[Graph, dict[int, tuple[Any, Any, Any]]]:
-    """Return the graphs on which spans depend, and the inputs of each span: blocks, weights and mask."""
-    edges = _edges(job.plan)
-    graph, blocks = job.source.blocks(edges)
-    given: dict[str, list[Any]] = {}
-    for name in ("weights", "rows"):
-        more, given[name] = vectors[name].inputs(edges) if name in vectors else ({}, [None] * len(blocks))
-        graph = {**graph, **more}
-    each = zip(blocks, given["weights"], given["rows"], strict=True)
-    return graph, dict(zip(job.plan.spans, each, strict=True))
-
-
-def _edges(plan: Plan) -> Cuts:
-    return np.array([plan.nodes[i].start for i in plan.spans] + [plan.nodes[-1].stop], dtype=np.int64)
-
-
-def _within(geometry: Geometry, rows: slice) -> Geometry:
-    """Restrict the geometry to a range of rows."""
-    inside = geometry.cuts[(geometry.cuts > rows.start) & (geometry.cuts < rows.stop)]
-    cuts = np.concatenate([[rows.start], inside, [rows.stop]]).astype(np.int64)
-    return replace(geometry, rows=rows.stop - rows.start, cuts=cuts)
-
-
-def _rows_asked(rows: Any, count: int) -> tuple[slice, float | None, Any]:
-    """Return the argument ``rows`` as a slice, a fraction and a mask."""
-    if rows is None:
-        return slice(0, count), None, None
-    if isinstance(rows, slice):
-        start, stop, step = rows.indices(count)
-        if step != 1 or stop <= start:
-            raise ValueError(
-                f"rows as a slice must be a run of rows; got {rows} of {count:,} rows. Use a mask otherwise."
-            )
-        return slice(start, stop), None, None
-    if isinstance(rows, bool | str) or np.ndim(rows) > 0 or not np.isscalar(rows):
-        return slice(0, count), None, rows
-    return slice(0, count), float(rows), None  # type: ignore[arg-type]
-
-
-def _stamps(source: Source, plan: Plan) -> dict[tuple[int, int], str] | None:
-    spans = [(plan.nodes[i].start, plan.nodes[i].stop) for i in plan.spans]
-    stamps = source.stamps(_edges(plan))
-    return None if stamps is None else dict(zip(spans, stamps, strict=True))

@@ -15,12 +15,13 @@ from rgcss_dask.archive.checkpoints import Checkpoints
 from rgcss_dask.cluster.admission import memory_for_span
 from rgcss_dask.cluster.versions import VERSION
 from rgcss_dask.cluster.visibility import SeenPaths, Stored, check_here, check_seal
-from rgcss_dask.core.accumulate import NotFiniteError
 from rgcss_dask.core.errors import HinderedError
+from rgcss_dask.core.input_checks import NotFiniteError
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.partial_sums import Collector, PartialSums, Read
-from rgcss_dask.core.plan import Options, Plan
+from rgcss_dask.core.pass_options import Options
+from rgcss_dask.core.plan import Plan
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.runtime.blas import single_threaded_blas
 from rgcss_dask.runtime.page_pool import freed_memory_kept, keep_memory_only_for, tidy_memory

@@ -12,7 +12,7 @@ from dask.delayed import delayed
 
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.partial_sums import PartialSums
-from rgcss_dask.core.plan import Options
+from rgcss_dask.core.pass_options import Options
 from rgcss_dask.runtime.blas import single_threaded_blas
 from rgcss_dask.runtime.cpus import available_cpus
 from rgcss_dask.runtime.memory_limit import default_budget

@@ -15,7 +15,8 @@ from rgcss_dask.cluster.execution import ClusterReport, Graph, ThreadReport, cap
 from rgcss_dask.cluster.progress import Callback, Reporter, display
 from rgcss_dask.cluster.versions import VERSION, check_cluster
 from rgcss_dask.cluster.visibility import SeenPaths, check_here, check_visible, look
-from rgcss_dask.core.plan import READ_BYTES, READ_COPIES
+from rgcss_dask.core.plan import READ_COPIES
+from rgcss_dask.core.spans import READ_BYTES
 from rgcss_dask.io.files import Folder
 from rgcss_dask.scanning.tasks import Report
 from rgcss_dask.sources.base import Source, checksum

@@ -9,7 +9,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from rgcss_dask.core.plan import Cuts
+from rgcss_dask.core.pass_options import Cuts
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.io.retry import StoreError
 from rgcss_dask.io.safe_text import without_secrets

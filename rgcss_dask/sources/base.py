@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.accumulate import check_real
 from rgcss_dask.core.errors import WrongKindError
+from rgcss_dask.core.input_checks import check_real
 from rgcss_dask.core.missing import plain
-from rgcss_dask.core.plan import READ_BYTES, Cuts, Geometry, reads_between
+from rgcss_dask.core.pass_options import Cuts, Geometry
+from rgcss_dask.core.spans import READ_BYTES, reads_between
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.io.files import is_url
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.missing import plain
-from rgcss_dask.core.plan import Cuts
+from rgcss_dask.core.pass_options import Cuts
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.dask import DaskSource

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.missing import plain, plain_dtype
-from rgcss_dask.core.plan import Cuts
+from rgcss_dask.core.pass_options import Cuts
 from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source
 from rgcss_dask.sources.dask import DaskSource, plain_blocks
 from rgcss_dask.sources.xarray import is_labelled

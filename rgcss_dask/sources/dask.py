@@ -12,7 +12,7 @@ from dask.base import is_dask_collection, optimize
 from numpy.typing import NDArray
 
 from rgcss_dask.core.missing import plain, plain_dtype
-from rgcss_dask.core.plan import Cuts, Geometry
+from rgcss_dask.core.pass_options import Cuts, Geometry
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.sources.base import Reading, Source, dense, frame_dtype, is_sparse
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core.missing import plain_dtype
-from rgcss_dask.core.plan import Cuts
+from rgcss_dask.core.pass_options import Cuts
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.sources.base import (
     BLOCK_BYTES,

@@ -12,8 +12,8 @@ from dask.base import is_dask_collection
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
-from rgcss_dask.core.plan import READ_BYTES, thinned
 from rgcss_dask.core.rebuild import Rebuild, Take
+from rgcss_dask.core.spans import READ_BYTES, thinned
 from rgcss_dask.sources.base import Source, dense, frame_dtype
 from rgcss_dask.sources.dask import DaskSource, plain_block, plain_blocks, stacked
 from rgcss_dask.sources.in_memory import ArraySource, FrameSource, SparseSource

@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from rgcss_dask.core.plan import Cuts
+from rgcss_dask.core.pass_options import Cuts
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.zarr import ZarrSource
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgcss_dask.core.errors import WrongKindError
-from rgcss_dask.core.plan import Cuts
+from rgcss_dask.core.pass_options import Cuts
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.io.files import filesystem, in_order, is_url
 from rgcss_dask.io.retry import Retry

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.missing import flawed_weight, plain
 from rgcss_dask.core.partial_sums import weights_checksum
-from rgcss_dask.core.plan import Cuts
+from rgcss_dask.core.pass_options import Cuts
 from rgcss_dask.sources.base import Reading, crc32
 from rgcss_dask.sources.packed_integers import decoded, digest, packing
 from rgcss_dask.sources.zarr import ZarrSource

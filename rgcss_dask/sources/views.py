@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.core.plan import Cuts, Geometry
+from rgcss_dask.core.pass_options import Cuts, Geometry
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.sources.base import Reading, Source, checksums
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.missing import plain
-from rgcss_dask.core.plan import Cuts
+from rgcss_dask.core.pass_options import Cuts
 from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source, checksums, crc32, even_cuts
 from rgcss_dask.sources.dask import DaskSource, plain_blocks
 from rgcss_dask.sources.zarr import ZarrSource, file_state

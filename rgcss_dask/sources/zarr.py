@@ -20,7 +20,8 @@ from zarr.abc.store import Store
 from zarr.errors import GroupNotFoundError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ZipStore
 
-from rgcss_dask.core.plan import READ_BYTES, Cuts, Geometry
+from rgcss_dask.core.pass_options import Cuts, Geometry
+from rgcss_dask.core.spans import READ_BYTES
 from rgcss_dask.core.words import listed
 from rgcss_dask.io.files import in_order, is_url
 from rgcss_dask.io.own_files import refuse_wrong

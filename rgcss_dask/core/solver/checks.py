@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from rgcss_dask.core.accumulate import check_real
+from rgcss_dask.core.input_checks import check_real
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.solver import kernels
 from rgcss_dask.core.solver.pool import Pool, split

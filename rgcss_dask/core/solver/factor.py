@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rgcss_dask.core.accumulate import check_real
+from rgcss_dask.core.input_checks import check_real
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.solver.checks import checked_range, safe_root
 from rgcss_dask.core.solver.gram import GainTerms
