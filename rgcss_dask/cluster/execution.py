@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dask
-from dask import local, threaded
+from dask import threaded
 from distributed import Client, Future, get_worker
 
 from rgcss_dask.cluster.progress import Reporter
@@ -91,12 +91,6 @@ def run_on_threads(graph: Graph, key: str, report: ThreadReport, threads: int) -
         except BaseException:
             report.given_up.set()
             raise
-
-
-def run_here(graph: Graph, key: str) -> Any:
-    """Compute a key of the graph in the calling thread."""
-    with single_threaded_blas(), freed_memory_kept():
-        return local.get_sync(graph, key)
 
 
 def run_on_cluster(

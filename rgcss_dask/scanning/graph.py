@@ -1,4 +1,4 @@
-"""The task graph of a pass: one task for each span and each merge that no checkpoint has."""
+"""The tasks of a pass, one for each span and each merge that no checkpoint has: as a graph, or done at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Any
 from dask.task_spec import Task, TaskRef
 
 from rgcss_dask.cluster.execution import Graph
-from rgcss_dask.scanning.tasks import Finish, PassJob, TaskNode, run_finish, run_merge, run_saved, run_span
+from rgcss_dask.core.partial_sums import PartialSums
+from rgcss_dask.scanning.tasks import (
+    Elsewhere,
+    Finish,
+    PassJob,
+    TaskNode,
+    run_finish,
+    run_merge,
+    run_saved,
+    run_span,
+)
 from rgcss_dask.sources.row_vectors import RowVector
 
 
@@ -40,6 +50,24 @@ def build_graph(job: PassJob, vectors: dict[str, RowVector], finish: Finish = ru
     end = f"rgcss-moments-{job.token}"
     graph[end] = (finish, plan.options, job.source.names, key_of(len(plan.nodes) - 1))
     return graph, end, resumed
+
+
+def run_tree(job: PassJob, vectors: dict[str, RowVector], finish: Finish = run_finish) -> Any:
+    """Do all tasks of a pass in the calling thread, in the order of the tree: the same sums as those of a graph.
+
+    There must be no checkpoints, and no inputs that Dask computes.
+    """
+    nodes, inputs = job.plan.nodes, _inputs(job, vectors)[1]
+
+    def summed(i: int) -> PartialSums | Elsewhere:
+        left, right = nodes[i].left, nodes[i].right
+        if left is None or right is None:
+            return run_span(job, i, *inputs[i])
+        return run_merge(TaskNode.of(job, i), summed(left), summed(right))
+
+    parts = summed(len(nodes) - 1)
+    assert isinstance(parts, PartialSums)  # there are no checkpoints
+    return finish(job.plan.options, job.source.names, parts)
 
 
 def _span_task(key: Any, job_key: str, i: int, blocks: list[Any], weights: Any, mask: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,7 +21,13 @@ from rgcss_dask.core.plan import Plan, make_plan
 from rgcss_dask.core.problem import Columns
 from rgcss_dask.io.sizes import parse_memory
 from rgcss_dask.sources.base import Reading, Source
+from rgcss_dask.sources.in_memory import ArraySource
 from rgcss_dask.sources.row_vectors import RowVector
+
+
+# Rows in memory with at most this many multiplications are summed in the calling thread, some 30 milliseconds of work:
+# threads and a graph would take longer. If that needs at most these bytes, it is not asked how many are free.
+SMALL, LITTLE = 2**27, 2**28
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Request:
     where: Capacity
     budget: int  # bytes that each process may use
     budget_asked: bool  # whether the caller gave the budget
+    small: bool = False  # whether the calling thread does all the work
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -95,15 +103,9 @@ def make_request(
         for name, thing in (("weights", weights), ("rows", mask))
         if thing is not None
     }
-    where = capacity(cluster=source.processes)
-    budget = where.memory if memory is None else parse_memory(memory)
-    plan = make_plan(
-        replace(_within(source.geometry, chosen), masked=mask is not None),
-        options,
-        budget=budget,
-        threads=where.threads,
-        cluster=where.client is not None,
-    )
+    geometry = replace(_within(source.geometry, chosen), masked=mask is not None)
+    small = _is_small(source, geometry, vectors)
+    where, plan = _planned(geometry, options, memory, small=small, cluster=source.processes)
     stamps = _stamps(source, plan) if options.checksum else None
     return Request(
         source=source,
@@ -112,9 +114,27 @@ def make_request(
         missing=reading.missing,
         stamps=stamps,
         where=where,
-        budget=budget,
+        budget=where.memory,
         budget_asked=memory is not None,
+        small=small,
     )
+
+
+def _is_small(source: Source, geometry: Geometry, vectors: dict[str, RowVector]) -> bool:
+    """Tell whether everything is in memory and the work so little that the calling thread does it."""
+    little = isinstance(source, ArraySource) and geometry.rows * geometry.columns**2 <= SMALL
+    return little and all(isinstance(vector.values, np.ndarray) for vector in vectors.values())
+
+
+def _planned(geometry: Geometry, options: Options, memory: Any, *, small: bool, cluster: bool) -> tuple[Capacity, Plan]:
+    """Return where to work, with the memory that may be used there, and the plan."""
+    if small and memory is None:
+        with suppress(MemoryError):
+            return Capacity(1, LITTLE), make_plan(geometry, options, budget=LITTLE, threads=1)
+    where = capacity(cluster=cluster)
+    where = where if memory is None else replace(where, memory=parse_memory(memory))
+    on_cluster = where.client is not None
+    return where, make_plan(geometry, options, budget=where.memory, threads=where.threads, cluster=on_cluster)
 
 
 def candidate_places(candidates: Columns, source: Source) -> tuple[int, ...]:

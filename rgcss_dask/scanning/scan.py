@@ -14,9 +14,7 @@ from rgcss_dask.archive.ownership import drop_checkpoints, refuse_foreign
 from rgcss_dask.archive.pass_identity import differences, open_checkpoints, refuse_other
 from rgcss_dask.cluster.execution import (
     ClusterReport,
-    Graph,
     ThreadReport,
-    run_here,
     run_on_cluster,
     run_on_threads,
 )
@@ -27,21 +25,20 @@ from rgcss_dask.cluster.visibility import check_visible, look, seal
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.partial_sums import Read
 from rgcss_dask.core.pass_options import Options
+from rgcss_dask.core.plan import Plan
 from rgcss_dask.core.problem import Columns
 from rgcss_dask.io.claim import claimed, refuse_lost
 from rgcss_dask.io.files import Folder
 from rgcss_dask.io.outputs import refuse_inputs
-from rgcss_dask.scanning.graph import build_graph
+from rgcss_dask.runtime.blas import single_threaded_blas
+from rgcss_dask.scanning.graph import build_graph, run_tree
 from rgcss_dask.scanning.request import Request, candidate_places, make_request
 from rgcss_dask.scanning.tasks import Finish, PassJob, run_finish
 from rgcss_dask.sources.base import Reading
-from rgcss_dask.sources.in_memory import ArraySource
 from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.xarray import along
 
 LOGGER = logging.getLogger("rgcss_dask")
-# Rows in memory with at most this many multiplications are summed in the calling thread: some 30 milliseconds.
-SMALL = 2**27
 
 
 def scan(
@@ -218,14 +215,6 @@ def _kept(result: PassResult, folder: Folder, record: archives.Record) -> Moment
     return result.moments
 
 
-def _in_this_process(request: Request, graph: Graph, key: str, report: ThreadReport) -> Any:
-    """Compute a key of the graph: small work in the calling thread, where starting threads would take longer."""
-    geometry = request.plan.geometry
-    if isinstance(request.source, ArraySource) and geometry.rows * geometry.columns**2 <= SMALL:
-        return run_here(graph, key)
-    return run_on_threads(graph, key, report, request.plan.concurrency)
-
-
 def run(
     request: Request,
     *,
@@ -239,6 +228,8 @@ def run(
 
     With ``stay`` a result computed on a cluster stays there and a handle is returned; otherwise it is fetched.
     """
+    if request.small and folder is None:
+        return _run_here(request, progress, finish)
     plan, token, client = request.plan, uuid.uuid4().hex[:12], request.where.client
     shared, sights, seals = True, {}, {}
     if client is not None:
@@ -249,8 +240,7 @@ def run(
     if folder is not None and shared:
         checkpoints = open_checkpoints(folder, request.fingerprint, overwrite=overwrite)
     with display(progress) as tell:
-        total = plan.nodes[-1].stop - plan.nodes[-1].start
-        reporter = Reporter(tell, rows=total, row_bytes=plan.geometry.row_bytes, spans=len(plan.spans))
+        reporter = _reporter(tell, plan)
         report: Any = ThreadReport(reporter) if client is None else ClusterReport(f"rgcss-{token}")
         threads = 0 if client is None else request.where.threads
         job = PassJob(
@@ -268,11 +258,11 @@ def run(
         )
         graph, key, resumed = build_graph(job, request.vectors, finish)
         reporter.add(resumed, resumed=True)
-        what = f"{total} rows of {request.source.address}"
+        what = f"{plan.geometry.rows} rows of {request.source.address}"
         LOGGER.info("reading %s, %d of them resumed, in %d spans", what, resumed, len(plan.spans))
         began = time.perf_counter()
         if client is None:
-            moments, reads = _in_this_process(request, graph, key, report)
+            moments, reads = run_on_threads(graph, key, report, plan.concurrency)
         elif stay:
             moments, reads = left_on_cluster(client, graph, key, report, reporter)
         else:
@@ -280,3 +270,17 @@ def run(
         reporter.finish()
         LOGGER.info("read %s in %.2f s", what, time.perf_counter() - began)
     return PassResult(moments, reads, shared)
+
+
+def _run_here(request: Request, progress: bool | Callback | None, finish: Finish) -> PassResult:
+    """Run a small pass over rows in memory in the calling thread, without a graph."""
+    with display(progress) as tell, single_threaded_blas():
+        reporter = _reporter(tell, request.plan)
+        job = PassJob("", request.plan, request.source, None, 0, ThreadReport(reporter))
+        moments, reads = run_tree(job, request.vectors, finish)
+        reporter.finish()
+    return PassResult(moments, reads)
+
+
+def _reporter(tell: Callback, plan: Plan) -> Reporter:
+    return Reporter(tell, rows=plan.geometry.rows, row_bytes=plan.geometry.row_bytes, spans=len(plan.spans))
