@@ -87,3 +87,11 @@ def test_signals_are_what_noise_leaves():
     np.testing.assert_allclose(signal_gram(G, np.zeros(5)), G, rtol=1e-9)
     too_much = signal_gram(G, np.full(5, 1e3))
     assert np.linalg.eigvalsh(too_much)[0] >= -1e-9
+
+
+@pytest.mark.parametrize("kind", ["float16", "bool", "longdouble"])
+def test_noise_of_types_that_are_not_compiled_is_that_of_their_values(kind):
+    rows = (np.random.default_rng(3).integers(0, 3, (200, 4))).astype(kind)
+    got, wanted = (rg.scan(values, noise=True).differences for values in (rows, rows.astype(np.float64)))
+    np.testing.assert_array_equal(got.squares, wanted.squares)
+    np.testing.assert_array_equal(got.count, wanted.count)

@@ -125,7 +125,11 @@ class IntegerProducts:
 
 
 def compilable(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return rows in a type that compiled loops accept: native byte order, and not float16."""
+    """Return rows in a type that compiled loops accept: native byte order, numbers of 32 or 64 bits, or integers."""
+    if rows.dtype == np.bool_:
+        return rows.view(np.uint8)
+    if rows.dtype.kind == "f" and rows.dtype.itemsize > 8:
+        return rows.astype(np.float64)
     single = rows.dtype.kind == "f" and rows.dtype.itemsize < 4
     return rows.astype(np.float32 if single else rows.dtype.newbyteorder("="), copy=False)
 

@@ -9,6 +9,7 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels
+from rgcss_dask.core.integers import compilable
 from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
@@ -29,7 +30,7 @@ class Differences:
     @classmethod
     def of(cls, block: ArrayLike) -> Differences:
         """Return the second differences of the rows of a block."""
-        X = np.asarray(block)
+        X = compilable(np.asarray(block))
         found = cls(np.zeros(X.shape[1]), np.zeros(X.shape[1]))
         kernels.add_second_differences(X, found.count, found.squares)
         return found
