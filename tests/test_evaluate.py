@@ -115,3 +115,25 @@ def test_weights_and_conditioning_of_what_is_no_gram_are_refused():
     for ask in (picked.weights, picked.conditioning, lambda G: refine(picked, G)):
         with pytest.raises(ValueError, match="positive semi-definite"):
             ask(with_gaps)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_factor_of_the_picks_leaves_out_mixes(seed):
+    draw = np.random.default_rng(seed)
+    k = int(draw.integers(1, 9))
+    rank = int(draw.integers(1, k + 1)) if seed % 2 else k
+    X = draw.standard_normal((40, rank)) @ draw.standard_normal((rank, k)) * 10.0 ** draw.integers(-4, 5, k)
+    G = X.T @ X
+    L, kept = evaluate.triangle(np.asfortranarray(G), 0.0)
+    assert kept.tolist() == list(range(rank))  # any of these columns are independent, and the others are mixes of them
+    np.testing.assert_array_equal(L, np.tril(L))
+    wanted = G[np.ix_(kept, kept)]
+    norms = np.sqrt(np.diagonal(wanted))
+    assert np.all(np.abs(L @ L.T - wanted) <= 1e-13 * np.outer(norms, norms))
+
+
+def test_the_factor_adds_the_lambda_of_each_pick():
+    G, lams = A.T @ A, np.linspace(0.0, 2.0, 9)
+    L, kept = evaluate.triangle(G, lams)
+    np.testing.assert_allclose(L @ L.T, G + np.diag(lams), atol=1e-12 * G.max())
+    assert kept.tolist() == list(range(9))

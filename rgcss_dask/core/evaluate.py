@@ -8,6 +8,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
+from rgcss_dask.core import kernels
 from rgcss_dask.core.objective import Bounds, Objective, objective_of
 from rgcss_dask.core.spectrum import Spectrum
 from rgcss_dask.runtime.blas import single_threaded_blas
@@ -53,7 +54,7 @@ def weights_from_rows(GS: Array, S: Index, lam: ArrayLike) -> Array:
     with single_threaded_blas():  # the same bits for any number of threads
         L, kept = triangle(GS[:, S], lam)
         if len(kept):
-            W[kept] = scipy.linalg.cho_solve((L, True), GS[kept])
+            W[kept] = scipy.linalg.lapack.dpotrs(L, GS[kept], lower=1)[0]
     return W
 
 
@@ -63,26 +64,15 @@ def triangle(G: Array, lam: ArrayLike) -> tuple[Array, Index]:
     A pick whose remainder after the picks before it is at most rounding is left out: it is a linear combination of
     them, and picking it changes nothing. Scales do not matter, because each column is compared with its own norm.
     """
-    lams = np.broadcast_to([checked_lambda(value) for value in np.atleast_1d(lam)], (len(G),))
-    roots, L, kept = np.sqrt(np.maximum(np.diagonal(G), 0.0)), np.zeros(G.shape), np.empty(0, dtype=np.intp)
-    for t in range(len(G)):
-        past = len(kept)
-        y = _solved(L[:past, :past], G[kept, t])
-        left = G[t, t] - y @ y
-        if left > rounding_left(roots[t], _solved(L[:past, :past], y, transposed=True), roots[kept]):
-            L[past, :past], L[past, past] = y, np.sqrt(lams[t] + left)
-            kept = np.append(kept, t)
-    return L[: len(kept), : len(kept)], kept
+    lams = np.broadcast_to(checked_lambdas(lam), (len(G),))
+    L, kept = np.zeros(G.shape), np.empty(len(G), dtype=np.intp)
+    count = kernels.factor_picks(np.ascontiguousarray(G), np.ascontiguousarray(lams), DOUBT, _HIDDEN, L, kept)
+    return L[:count, :count], kept[:count]
 
 
 def rounding_left(norm: Array, W: Array, norms: Array) -> Array:
     """Return the squared rounding error of a column that is the combination W of others, given the norms of all."""
     return np.asarray(np.minimum(DOUBT * (norm**2 + (W**2).T @ norms**2), _HIDDEN * norm**2))
-
-
-def _solved(L: Array, y: Array, *, transposed: bool = False) -> Array:
-    """Return L^-1 y or L^-T y."""
-    return np.asarray(scipy.linalg.lapack.dtrtrs(L, y, lower=1, trans=int(transposed))[0]) if len(L) else y
 
 
 def loss(G: ArrayLike, columns: ArrayLike, lam: ArrayLike, objective: Objective | str = "unselected") -> float:
@@ -204,6 +194,15 @@ def _gram(G: ArrayLike) -> Array:
     if G.ndim != 2 or G.shape[0] != G.shape[1]:
         raise ValueError(f"a Gram must be square, one row and column per column of the data; got shape {G.shape}.")
     return G
+
+
+def checked_lambdas(lam: ArrayLike) -> Array:
+    """Return one lambda or several as an array; refuse invalid values."""
+    lams = np.atleast_1d(np.asarray(lam, dtype=np.float64))
+    wrong = ~(np.isfinite(lams) & (lams >= 0))
+    if wrong.any():
+        checked_lambda(float(lams[wrong][0]))  # raises the error
+    return lams
 
 
 def checked_lambda(lam: float) -> float:

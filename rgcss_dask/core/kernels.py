@@ -344,6 +344,36 @@ def mirror(G: Array) -> None:
                     G[j, i] = G[i, j]
 
 
+@compiled
+def factor_picks(G: Array, lams: Array, doubt: float, hidden: float, L: Array, kept: NDArray[np.intp]) -> int:
+    """Write the factor of G + lams without the picks whose remainder is rounding; return how many are kept, and which.
+
+    The remainder of a pick is rounding if it is at most ``doubt`` times the squared norms of the pick and of what it is
+    mixed of, or ``hidden`` times its own.
+    """
+    past, W = 0, np.empty(len(G))
+    for t in range(len(G)):
+        y, squares, norm = L[past], 0.0, max(G[t, t], 0.0)
+        for j in range(past):
+            row, dot = L[j], 0.0
+            for i in range(j):
+                dot += row[i] * y[i]
+            W[j] = y[j] = (G[kept[j], t] - dot) / row[j]
+            squares += y[j] * y[j]
+        mixed = norm
+        for j in range(past - 1, -1, -1):
+            W[j] /= L[j, j]
+            row, before, wj = L[j, :j], W[:j], W[j]
+            for i in range(j):
+                before[i] -= wj * row[i]
+            mixed += wj * wj * max(G[kept[j], kept[j]], 0.0)
+        left = G[t, t] - squares
+        if left > min(doubt * mixed, hidden * norm):
+            L[past, past], kept[past] = np.sqrt(lams[t] + left), t
+            past += 1
+    return past
+
+
 @compiled_in_order
 def add_second_differences(X: NDArray[Any], count: Array, squares: Array) -> None:
     """Add the squares of x[i-1] - 2 x[i] + x[i+1] of each column, and the number of those without a gap."""

@@ -173,8 +173,12 @@ class _Ground:
 
     def allowed(self, columns: Index) -> NDArray[np.bool_]:
         """Return which column may replace which pick, (k, n); a picked column replaces no other."""
-        others = (np.delete(columns, place) for place in range(len(columns)))
-        mask = np.array([self._aims.allowed(picked, self._candidates) for picked in others]).reshape(len(columns), -1)
+        if self._aims.constrains:
+            others = (np.delete(columns, place) for place in range(len(columns)))
+            mask = np.array([self._aims.allowed(picked, self._candidates) for picked in others])
+            mask = mask.reshape(len(columns), -1)
+        else:
+            mask = np.tile(self._candidates, (len(columns), 1))
         mask[np.isin(columns, self._stay)] = False
         mask[:, columns] = False
         return mask
