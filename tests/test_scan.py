@@ -1,9 +1,11 @@
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
+import scipy.sparse
 import zarr
 from distributed import Client, LocalCluster
 from threadpoolctl import threadpool_info
@@ -92,6 +94,78 @@ def test_the_same_bits_on_threads_and_clusters(stores):
     ):
         with LocalCluster(**options, dashboard_address="127.0.0.1:0") as cluster, Client(cluster):
             check(each_kind())
+
+
+KINDS = {
+    "float64": lambda A: A,
+    "Fortran order": np.asfortranarray,
+    "float32": lambda A: A.astype(np.float32),
+    "float16": lambda A: A.astype(np.float16),
+    "extended": lambda A: np.asfortranarray(A, dtype=np.longdouble),
+    "integers": lambda A: A.astype(np.int64),
+    "large integers": lambda A: A.astype(np.int64) + 2**60,
+    "bytes": lambda A: np.abs(A).astype(np.uint8),
+    "bool": lambda A: A > 0,
+    "every other": lambda A: A[::2, ::-1],
+    "sparse": lambda A: scipy.sparse.csr_matrix(np.where(A > 400, A, 0.0)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_small_rows_in_memory_give_the_bits_of_a_graph(kind, floats, monkeypatch):
+    A = KINDS[kind](floats[:20_000])
+    w = np.random.default_rng(4).random(A.shape[0])
+    cases = [
+        {},
+        {"weights": w},
+        {"folds": 4},
+        {"groups": 3, "folds": 2, "blocks": True},
+        {"rows": slice(7, 9_000)},
+    ]
+    cases += [
+        {"rows": w < 0.5},
+        {"rows": 0.3},
+        {"nan": "mean"},
+        {"nan": "drop"},
+        {"sketch": 40},
+        {"candidates": [3, 1]},
+    ]
+    for options in cases:
+        states = []
+        here = scan(A, progress=states.append, **options)
+        assert states[-1].spans == states[-1].total_spans > 0
+        with monkeypatch.context() as patched:
+            patched.setattr("rgcss_dask.scanning.request.SMALL", 0)
+            patched.setattr("rgcss_dask.scanning.scan.run_tree", None)
+            wanted = scan(A, **options)
+        for name in wanted.ARRAYS:
+            assert np.array_equal(getattr(here, name), getattr(wanted, name)), (options, name)
+        for name in ("folds", "groups"):
+            for x, y in zip(getattr(here, name), getattr(wanted, name), strict=True):
+                same_bits(x, y)
+
+
+def test_small_rows_in_memory_give_the_bits_of_a_store(floats, tmp_path):
+    A = floats[:4_000]
+    zarr.create_array(tmp_path / "data.zarr", data=A, chunks=(500, COLUMNS))
+    same_bits(scan(A, folds=3), scan(tmp_path / "data.zarr", folds=3))
+
+
+def test_small_rows_with_lazy_weights_need_a_graph(floats):
+    A, w = floats[:3_000], np.random.default_rng(5).random(3_000)
+    same_bits(scan(A, weights=da.from_array(w, chunks=700)), scan(A, weights=w))
+
+
+def test_small_rows_keep_to_a_budget_that_is_given(floats):
+    with pytest.raises(MemoryError, match="memory budget is too small"):
+        scan(floats[:100], memory=10_000)
+
+
+def test_small_passes_of_many_threads_do_not_disturb_each_other(floats):
+    wanted = scan(floats[:5_000], folds=3)
+    with ThreadPoolExecutor(8) as pool:
+        for found in pool.map(lambda _: scan(floats[:5_000], folds=3), range(32)):
+            same_bits(found, wanted)
 
 
 def test_eight_bit_data_give_the_integer_gram(stores, digits):

@@ -69,9 +69,10 @@ class FloatProducts:
             raise_not_finite(piece)
         limit = DRIFT if self._shift.any() else UNSHIFTED
         if _has_drifted(X, total / weight, self._shift, limit, None if weights is None else weight):
+            rows = piece if weights is not None or self._shift.any() or not _is_plain(piece.dtype) else X
             # In the precision of the buffer, so that the recorded shift equals the subtracted one.
             self._shift = (self._shift + total / weight).astype(X.dtype)
-            X, total = self._shifted(piece, weights)
+            X, total = self._shifted(rows, weights)
         if X.dtype == np.float32 and any(_loses_squares(X, matrix) for matrix in matrices):
             X = X.astype(np.float64)
         self._tiles.add(X, matrices)
@@ -89,6 +90,11 @@ class FloatProducts:
             return X, (self._ones[: len(X)] @ X).astype(np.float64)
         total = (weights.astype(X.dtype) @ X).astype(np.float64)
         return np.multiply(X, np.sqrt(weights)[:, None], out=self._buffer[: len(X)], casting="unsafe"), total
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    """Tell whether floats are converted without rounding, so that a converted copy replaces them."""
+    return dtype.kind == "f" and dtype.itemsize <= 8
 
 
 def _loses_squares(X: NDArray[Any], product: Array) -> bool:

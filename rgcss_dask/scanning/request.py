@@ -24,7 +24,6 @@ from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.in_memory import ArraySource
 from rgcss_dask.sources.row_vectors import RowVector
 
-
 # Rows in memory with at most this many multiplications are summed in the calling thread, some 30 milliseconds of work:
 # threads and a graph would take longer. If that needs at most these bytes, it is not asked how many are free.
 SMALL, LITTLE = 2**27, 2**28
