@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rgcss_dask.answering import improved, resampled, validated
+from rgcss_dask.answering import improved, resampled, validated, validated_swaps
 from rgcss_dask.core.aims import Aims, Asked
 from rgcss_dask.core.exact import SECONDS
 from rgcss_dask.core.moments import Moments
@@ -39,6 +39,8 @@ def cross_validate(
     scale: Scale = None,
     one_se: bool = False,
     fixed_k: bool = False,
+    refine: bool = False,
+    effort: int = 0,
     where: str | None = None,
     **aims: Unpack[Asked],
 ) -> CrossValidation:
@@ -81,6 +83,12 @@ def cross_validate(
         Choose the fewest columns, then the largest lambda, within one standard error of the smallest loss.
     fixed_k : bool, default=False
         Choose lambda for exactly k columns, instead of at most k.
+    refine : bool, default=False
+        Swap the picks for the chosen lambda and k, on all rows and in every fold: then the held-out share in the words
+        is that of swapped picks, which on real data leave up to 14 % less. Lambda and k are chosen before the swaps;
+        choosing them on swapped picks was no better.
+    effort : int, default=0
+        Number of further searches, on all rows and in every fold, see `refine`.
     where : {"scheduler", "worker", "client"}, optional
         For moments that `scan` left on a cluster: ``"scheduler"`` (the default) fetches what is needed to the
         scheduler, which goes on scheduling; ``"worker"`` computes where the moments are; ``"client"`` fetches them.
@@ -121,6 +129,9 @@ def cross_validate(
         one_se=one_se,
         fixed_k=fixed_k,
     )
+    if refine or effort:
+        picked = improved(found.selection, moments, where=where, effort=effort).selection
+        found = validated_swaps(found, picked, moments, problem, effort=effort, where=where)
     return found.known(PickedFrom.of(moments))
 
 

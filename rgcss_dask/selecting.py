@@ -10,7 +10,7 @@ from typing import Any, Literal, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.answering import answered_by, improved, validated, validated_for_share
+from rgcss_dask.answering import answered_by, improved, validated, validated_for_share, validated_swaps
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core.aims import Aims, Asked
 from rgcss_dask.core.errors import TooManyColumnsError
@@ -18,10 +18,10 @@ from rgcss_dask.core.exact import SECONDS
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.preparation import Center, Scale
 from rgcss_dask.core.problem import Columns, Problem
-from rgcss_dask.core.result import Tuning
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver.factor import Factor
 from rgcss_dask.core.stop import Stop
+from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.core.words import counted, percent
 from rgcss_dask.origin import PickedFrom, as_asked
@@ -228,7 +228,7 @@ def select(
     found = _found(data, k, problem, bound=bound, **reading)
     problem = problem if found.names is None else problem.by_index(len(found.names), found.names)
     k = most_columns(_width(found.source), getattr(found.source, "names", None), k, problem, tunes=tunes)
-    picked, tuning = _picked(found, k, problem, tunes=tunes, explained=explained, bound=bound, where=where)
+    picked, tuned = _picked(found, k, problem, tunes=tunes, explained=explained, bound=bound, where=where)
     for selection in picked:
         warn_of_shortfall(selection, explained, k)
     asked: dict[str, Any] = {"k": k, "lam": lam, "explained": explained, "objective": objective}
@@ -237,6 +237,9 @@ def select(
     if refine or effort or exact:
         options = {"effort": effort, "exact": exact, "seconds": seconds, "where": where}
         picked = [_refined(selection, found.source, **options) for selection in picked]
+        if tuned is not None and isinstance(found.source, Moments | Rows):
+            tuned = validated_swaps(tuned, picked[0], found.source, problem, effort=effort, where=where)
+    tuning = None if tuned is None else tuned.summary
     asked |= {"refine": refine, "effort": effort or None, "exact": exact}
     origin = PickedFrom.of(found.source, {**found.provenance, "asked": as_asked(asked)}, tuning)
     picked = [_named(selection, found.names).known(origin) for selection in picked]
@@ -305,8 +308,8 @@ def _picked(
     explained: float | None,
     bound: bool,
     where: str | None,
-) -> tuple[list[Selection], Tuning | None]:
-    """Return a selection for each lambda, and the tuning of lambda, if any."""
+) -> tuple[list[Selection], CrossValidation | None]:
+    """Return a selection for each lambda, and the cross-validation that chose it, if any."""
     source = found.source
     if not tunes:
         return answered_by(source, k, problem, bound=bound, where=where), None
@@ -319,8 +322,8 @@ def _picked(
     else:
         tuned = validated_for_share(source, k, problem, where=where)
     if not bound:
-        return [tuned.selection], tuned.summary
-    return answered_by(source, k, problem.at(tuned.lam), bound=True, where=where), tuned.summary
+        return [tuned.selection], tuned
+    return answered_by(source, k, problem.at(tuned.lam), bound=True, where=where), tuned
 
 
 def _refined(picked: Selection, source: Any, **options: Any) -> Selection:

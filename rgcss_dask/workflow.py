@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rgcss_dask.answering import answered_by, improved, resampled, validated, validated_for_share
+from rgcss_dask.answering import answered_by, improved, resampled, validated, validated_for_share, validated_swaps
 from rgcss_dask.archive import archive as archives
 from rgcss_dask.archive.inspection import unfinished
 from rgcss_dask.archive.result_file import result_place
@@ -215,6 +215,9 @@ def answer(source: Moments | Rows, question: Question, provenance: dict[str, Any
     warn_of_shortfall(picked, question.explained, question.most)
     if question.searches or (isinstance(source, Moments) and swaps_asked(question.refine, picked.n, picked.k)):
         picked = _improved(picked, source, question, say)
+        if tuned is not None:
+            tuned = validated_swaps(tuned, picked, source, question.problem, effort=question.effort or 0)
+            say(tuned.kept_words)
     trust = None
     if isinstance(source, Moments) and source.groups and picked.k:
         trust = resampled(source, picked.k, question.problem.at(picked.lam)).summary

@@ -17,6 +17,7 @@ from rgcss_dask.core.grid import GRID, default_grid, leading_spectrum
 from rgcss_dask.core.hashing import fold_of
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.tuning import _choose, mean_and_error
+from rgcss_dask.workflow import Question, answer
 
 LAMS = [0.0, 0.01, 1.0, 100.0]
 
@@ -423,3 +424,62 @@ def test_flat_valleys_and_edges_are_told_as_such():
     for lams in ([1e-6, 1e-5, 1e-4], [1e-6, 1e-5, 1e-4, 1e4], [1e-6]):
         assert "may be better" not in words(lams)
     assert "This is the smallest lambda tried; a smaller one may be better." in words([1e4, 1e5])
+
+
+@pytest.mark.parametrize("options", [{"lams": [2.0]}, {"lam_per_row": [0.05]}, {"lams": [2.0], "objective": "all"}])
+def test_swaps_in_every_fold_equal_those_made_on_the_rows(options):
+    parts = uneven(factor_model(7, rows=80, n=14, rank=6))
+    moments = with_folds(parts)
+    found = rg.cross_validate(moments, 5, fixed_k=True, center=True, scale="std", refine=True, **options)
+    for f, wanted in enumerate(found.swapped):
+        rest = np.vstack([part for i, part in enumerate(parts) if i != f])
+        A, B = prepared(rest, parts[f], True, "std")
+        lam = found.lam / len(np.vstack(parts)) * len(rest) if found.per_row else found.lam
+        picked = rg.select(
+            Moments.of(rest), 5, lam=lam, center=True, scale="std", objective=options.get("objective", "unselected")
+        )
+        swapped = rg.refine(picked, Moments.of(rest))
+        loss = direct_losses(A, B, swapped.columns, lam)[0 if "objective" in options else 1]
+        assert wanted == pytest.approx(loss, rel=1e-9)
+    before = rg.cross_validate(moments, 5, fixed_k=True, center=True, scale="std", **options)
+    after = rg.refine(before.selection)
+    assert after.swaps > 0
+    np.testing.assert_array_equal(found.columns, after.columns)
+    assert (found.lam, found.k) == (before.lam, before.k)
+    assert not np.allclose(found.swapped, before.held_out_loss[0, -1])
+    assert "with swaps in every fold" in found.words
+    assert "with swaps" not in before.words
+    share = 1 - found.swapped.sum() / found.start.sum()
+    assert found.summary.words == found.words
+    assert f"keep {100 * share:.2f} %" in found.sentence
+
+
+def test_without_a_better_swap_the_held_out_losses_stay():
+    moments = with_folds(uneven(factor_model(8)))
+    for options in ({"center": True}, {"measure": "all"}, {"column_weights": np.arange(12.0)}, {"targets": [0, 3]}):
+        plain = rg.cross_validate(moments, 1, **options)  # a single greedy pick is the best one
+        swapped = rg.cross_validate(moments, 1, refine=True, **options)
+        at = plain.lams.tolist().index(plain.lam)
+        np.testing.assert_allclose(swapped.swapped, plain.held_out_loss[at, 0], rtol=1e-9)
+
+
+def test_every_door_tells_the_held_out_loss_of_swapped_picks():
+    rows = factor_model(7, rows=300, n=14, rank=6)
+    moments = rg.scan(rows, folds=5)
+    options = {"center": True, "scale": "std"}
+    wanted = rg.cross_validate(moments, 5, fixed_k=True, refine=True, **options)
+    fitted = rg.RGCSS(5, lam="cv", **options).fit(rows)
+    np.testing.assert_array_equal(fitted.cv_results_.swapped, wanted.swapped)
+    np.testing.assert_array_equal(fitted.cv_results_.columns, fitted.selected_)
+    words = {
+        wanted.summary.words,
+        fitted.result().tuning.words,
+        rg.select(rows, 5, lam="cv", refine=True, **options).result().tuning.words,
+        answer(moments, Question(k=5, lam="cv", **options), {}, say=lambda words: None).tuning.words,
+    }
+    assert words == {wanted.words}
+    greedy = rg.RGCSS(5, lam="cv", refine=False, **options).fit(rows)
+    assert greedy.cv_results_.swapped is None
+    wide = rg.RGCSS(3, lam="cv", refine=True, **options).fit(rows[:12])
+    dense = rg.cross_validate(rg.scan(rows[:12], folds=5), 3, fixed_k=True, refine=True, **options)
+    np.testing.assert_allclose(wide.cv_results_.swapped, dense.swapped, rtol=1e-6)

@@ -66,6 +66,8 @@ class CrossValidation(AboutSelection):
     k: int  #: chosen number of columns
     selection: Selection  #: the selection with the chosen lambda and k on all rows
     fixed_k: bool = False  #: True: only lambda was chosen, for exactly k columns
+    #: (folds,) squared errors for the chosen lambda and k, with picks swapped in every fold, if `selection` is swapped
+    swapped: Array | None = None
 
     @property
     def held_out_loss(self) -> Array:
@@ -150,7 +152,7 @@ class CrossValidation(AboutSelection):
         kept, error = self._kept
         return (
             f"{self._choice}, chosen by {len(self.start)}-fold cross-validation, keep {kept:.2f} % of the "
-            f"{self.selection.share_of} of held-out rows (standard error {error:.2f} %)."
+            f"{self.selection.share_of} of held-out rows{self._swaps} (standard error {error:.2f} %)."
         )
 
     @property
@@ -161,7 +163,7 @@ class CrossValidation(AboutSelection):
         return (
             f"{len(self.start)}-fold cross-validation over {_grid_words(self)} and {_size_words(self)}.\n"
             f"Chosen by {rule}: {self._choice}. "
-            f"They keep {kept:.2f} % of the {self.selection.share_of} of held-out rows "
+            f"They keep {kept:.2f} % of the {self.selection.share_of} of held-out rows{self._swaps} "
             f"(standard error {error:.2f} %, counted over {objective_named(self.measure).columns})."
             f"{_edge_words(self)}\n{self.picks}"
         )
@@ -181,6 +183,19 @@ class CrossValidation(AboutSelection):
         return f"lambda = {digits(self.lam)} ({per_row} per row){joint} {counted(self.k, 'column')}{cap}"
 
     @property
+    def kept_words(self) -> str:
+        """The explained share of held-out rows, in one sentence."""
+        kept, error = self._kept
+        return (
+            f"{counted(self.k, 'column')} {'keeps' if self.k == 1 else 'keep'} {kept:.2f} % of the "
+            f"{self.selection.share_of} of held-out rows{self._swaps} (standard error {error:.2f} %)."
+        )
+
+    @property
+    def _swaps(self) -> str:
+        return "" if self.swapped is None else ", with swaps in every fold"
+
+    @property
     def _at(self) -> int:
         """The index of the chosen lambda."""
         return int(np.flatnonzero(self.lams == self.lam)[0])
@@ -189,7 +204,8 @@ class CrossValidation(AboutSelection):
     def _kept(self) -> tuple[float, float]:
         """Return the explained percentage of held-out rows, and its standard error."""
         norm = float(self.start.sum() / self.weight.sum())
-        mean, error = (float(x[self._at, self.k - 1]) for x in (self.mean, self.error))
+        losses = self.held_out_loss[self._at, self.k - 1] if self.swapped is None else self.swapped
+        mean, error = (float(x) for x in mean_and_error(losses, self.weight))
         return (100 - 100 * mean / norm, 100 * error / norm) if norm > 0 else (100.0, 0.0)
 
     @property
@@ -198,8 +214,11 @@ class CrossValidation(AboutSelection):
         return f"Refitted on all rows: {self.selection.sentence}"
 
     def _table(self) -> dict[str, Any]:
-        """Add the explained share of held-out rows for each number of columns."""
-        return {**super()._table(), "held_out_explained": self.held_out_explained[self._at, : len(self)]}
+        """Add the explained share of held-out rows for each number of columns; the last one with swaps, if any."""
+        shares = self.held_out_explained[self._at, : len(self)].copy()
+        if self.swapped is not None:
+            shares[-1:] = evaluate.explained_share(self.swapped.sum(), float(self.start.sum()))
+        return {**super()._table(), "held_out_explained": shares}
 
     @property
     def compared(self) -> dict[str, Array]:

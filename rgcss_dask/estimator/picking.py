@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rgcss_dask.answering import answered, answered_from_rows, improved, weights
+from rgcss_dask.answering import answered, answered_from_rows, improved, validated_swaps, weights
 from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.partial_sums import PartialSums
@@ -66,6 +66,7 @@ class Picks(TellsItsResult):
         warn_of_shortfall(picked, asked.share, most)
         if asked.searches or swaps_asked(self.refine, picked.n, picked.k):
             picked = improved(picked, moments, where=self.where, effort=self.effort, exact=self.exact).selection
+            self._validate_swaps(picked, moments, asked.problem, where=self.where)
         self._moments, self._rows, self._parts = moments, None, parts
         return self._store(picked, weights(picked, moments, where=self.where), moments.mean)
 
@@ -82,10 +83,16 @@ class Picks(TellsItsResult):
             found = weights_on(rows, picked, asked.problem)
         if asked.searches:
             picked = improved(picked, rows, effort=self.effort).selection
+            self._validate_swaps(picked, rows, asked.problem)
             found = weights_on(rows, picked, asked.problem)
         self._moments, self._rows, self._parts = None, rows, None
         warn_of_shortfall(picked, asked.share, most)
         return self._store(picked, found, rows.preparation(True, None)[0])
+
+    def _validate_swaps(self, picked: Selection, source: Moments | Rows, problem: Problem, **where: Any) -> None:
+        """Put swapped picks into the cross-validation, if there is one, with their held-out loss."""
+        if (tuned := getattr(self, "cv_results_", None)) is not None:
+            self.cv_results_ = validated_swaps(tuned, picked, source, problem, effort=self.effort, **where)
 
     def _store(self, picked: Selection, weights: Array, mean: Array) -> Self:
         n = self.n_features_in_  # the columns of y follow, if there is a target
