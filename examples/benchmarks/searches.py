@@ -1,9 +1,10 @@
 """How good swaps, further searches and the exact search are: against the optimum, and on rows that were held out.
 
-    python -m examples.benchmarks.searches [--data FOLDER] [--problems 100] [--only small|large]
+    python -m examples.benchmarks.searches [--data FOLDER] [--problems 100] [--only small|large|folds]
 
-Small problems are searched exactly, which proves the optimum; large ones are compared with swaps alone. Times are those
-of the processor, so that other work on the machine does not count.
+Small problems are searched exactly, which proves the optimum; large ones are compared with swaps alone. For the folds,
+lambda is chosen on greedy picks and on picks that are swapped in every fold, over paired splits. Times are those of the
+processor, so that other work on the machine does not count.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 import rgcss_dask as rg
 from examples.benchmarks.datasets import cases
 from examples.benchmarks.tables import markdown
+from rgcss_dask.core.evaluate import weights
+from rgcss_dask.core.held_out import swapped_losses
+from rgcss_dask.core.problem import Problem
 
 Array = NDArray[np.float64]
 
 EFFORTS = (5, 10, 20)
 KICKS = 12
+SPLITS, ROWS = 20, 1500  # paired splits; at most so many rows to pick on, and as many held out
 SAME = 1e-9  # share of a loss
 
 
@@ -115,9 +120,53 @@ def large(folder: Path | None) -> str:
     return markdown(header, found)
 
 
+def in_folds(folder: Path | None) -> str:
+    """Return a table of what swaps in every fold change: the choice of lambda, and what is said of held-out rows."""
+    chosen = {"wine": (3, 6), "breast cancer": (4, 8), "digits": (8, 16), "OnlineNews": (6, 12)}
+    data = [(name, rows, k) for name, rows in tables(folder).items() for k in chosen[name]]
+    large = (case for case in cases(folder, quick=False) if case.name.startswith(("Isolet", "MNIST")))
+    data += [(case.name, np.concatenate([case.train, case.held_out]), k) for case in large for k in (16, 32)]
+    found = []
+    for name, rows, k in data:
+        splits = np.array([lambda_by_both(rows, k, seed) for seed in range(SPLITS)])
+        found.append([name, str(k), *(shown(splits[:, i]) for i in range(3)), f"{splits[:, 3].mean():.2f}"])
+        print(found[-1], flush=True)
+    header = ["", "k", "held out, lambda by swapped folds", "said of greedy folds", "said of swapped folds"]
+    return markdown([*header, "times the cross-validation"], found)
+
+
+def lambda_by_both(rows: Array, k: int, seed: int) -> tuple[float, float, float, float]:
+    """Return shares of the held-out loss: its change by the other choice, and the excess of what folds said of it.
+
+    The last number is the time of swaps in every fold, for the one lambda that was chosen, by that of all lambdas.
+    """
+    order = np.random.default_rng(seed).permutation(len(rows))[: 2 * ROWS]
+    used, others = np.array_split(rows[order], 2)
+    moments, held_out = rg.scan(used, folds=5, progress=False), rg.Moments.of(others)
+    long, tuned = timed(lambda: rg.cross_validate(moments, k, center=True, fixed_k=True))
+    problem, options = Problem(center=True), {"per_row": True, "measure": "unselected"}
+    losses = [swapped_losses(moments, k, problem.at(lam), **options).sum() for lam in tuned.lams]
+    short, _ = timed(lambda: swapped_losses(moments, k, problem.at(tuned.lam), **options))
+
+    def left(lam: float) -> float:
+        picked = rg.refine(rg.select(moments, k, lam=lam, center=True)).selection
+        G, B = (picked.base(of).rows(np.arange(moments.n)) for of in (moments, held_out))
+        return held_out_loss(picked, G, B) / held_out.weight * moments.weight
+
+    at = int(np.flatnonzero(tuned.lams == tuned.lam)[0])
+    before, after = left(tuned.lam), left(tuned.lams[int(np.argmin(losses))])
+    said = tuned.held_out_loss[at, k - 1].sum()
+    return after / before - 1.0, said / before - 1.0, losses[at] / before - 1.0, short / long
+
+
+def shown(shares: Array) -> str:
+    return f"{shares.mean():+.2%} ± {shares.std(ddof=1) / np.sqrt(len(shares)):.2%}"
+
+
 def held_out_loss(picked: rg.Selection, G: Array, B: Array) -> float:
     """Return what the picks leave of other rows, with weights learnt on those used."""
-    W, S = picked.weights(G), picked.columns
+    S = picked.columns
+    W = weights(G, S, picked.lams)
     left = np.diagonal(B) - np.einsum("ij,ij->j", W, 2.0 * B[S] - B[np.ix_(S, S)] @ W)
     return float(np.delete(left, S).sum())
 
@@ -132,12 +181,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=os.environ.get("RGCSS_DATA"), help="folder of the real data sets")
     parser.add_argument("--problems", type=int, default=100, help="random small problems")
-    parser.add_argument("--only", choices=("small", "large"))
+    parser.add_argument("--only", choices=("small", "large", "folds"))
     options = parser.parse_args()
-    if options.only != "large":
+    if options.only in (None, "folds"):
+        print(f"### Swaps in every fold\n\n{in_folds(options.data)}", flush=True)
+    if options.only in (None, "small"):
         print(f"### Standing small problems\n\n{against_the_optimum(small(options.data))}", flush=True)
         print(f"### Random small problems\n\n{against_the_optimum(drawn(options.data, options.problems))}", flush=True)
-    if options.only != "small":
+    if options.only in (None, "large"):
         print(f"### Many columns\n\n{large(options.data)}")
 
 
