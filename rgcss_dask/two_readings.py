@@ -71,11 +71,11 @@ def select_wide(
 ) -> Selection:
     """Pick k of any number of columns with two passes over the rows, without an n x n matrix.
 
-    The first pass makes a `Sketch`. A selection on it gives the candidates: the k picks, and before each pick the
-    columns with the next largest gains. The second pass accumulates the products of the candidates with all columns, a
-    `Band`. From the band the picks, the swaps, the loss over all n columns and the weights are exact among the
-    candidates. Time O(m n) for the first pass and O(m c n) for the second, with c up to ``runners_up`` k; memory d n
-    and c n numbers.
+    The first pass makes a `Sketch`. Selections on it and on its halves give the candidates: their picks, and before
+    each pick the columns with the next largest gains. The second pass accumulates the products of the candidates with
+    all columns, a `Band`. From the band the picks, the swaps, the loss over all n columns and the weights are exact
+    among the candidates. Time O(m n) for the first pass and O(m c n) for the second, with c up to 3 ``runners_up`` k;
+    memory d n and c n numbers.
 
     Parameters
     ----------
@@ -97,8 +97,8 @@ def select_wide(
         Swap picked columns for other candidates as long as that lowers the loss.
     sketch : int, optional
         Rows of the sketch; by default 10 for each column to pick, and at least 160.
-    runners_up : int, default=16
-        Number of candidates noted before each pick.
+    runners_up : int, default=8
+        Number of candidates noted before each pick, on the sketch and on each of its halves.
     folds : int, default=5
         Number of folds for ``lam="cv"``.
     weights : array of shape (m,), path or Dask array, optional
@@ -189,7 +189,7 @@ def band_of_candidates(
     nan = "raise" if filled else reading.get("nan", "raise")
     room = _Room(opened, Options(folds or 0, groups or 0, nan=nan), reading.get("memory"))
     room.check(min(k, n))
-    tell(_plan_in_words(opened, height, min(n, runners_up * k)))
+    tell(_plan_in_words(opened, height, min(n, 3 * runners_up * k)))
     first = scan(opened, sketch=height, folds=folds, rows=rows, **reading)
     if folds is not None:
         problem = problem.at(validated(first, k, problem, fixed_k=True).lam)

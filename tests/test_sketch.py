@@ -398,7 +398,7 @@ def test_the_plan_of_two_readings_is_told_and_bands_are_cut_to_fit(monkeypatch):
     said = []
     rg.select_wide(A, 5, say=said.append, center=True)
     assert "reading 4,000 rows twice, 4.8 MB each time" in said[0]
-    assert "some 80 candidates. At the rates of this machine: some" in said[0]
+    assert "some 120 candidates. At the rates of this machine: some" in said[0]
     asked = []
     monkeypatch.setattr(two_readings._Room, "holds", lambda self, count: asked.append(count) or count <= 20)
     picked = rg.select_wide(A, 5, say=said.append, center=True)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core.input_checks import is_whole
 from rgcss_dask.core.selection import Selection
-from rgcss_dask.core.sketch import FEW_PER_PICK, ROWS_PER_PICK, Sketch
+from rgcss_dask.core.sketch import FEW_PER_PICK, ROWS_PER_PICK, Sketch, with_norms
 from rgcss_dask.runtime.blas import single_threaded_blas
 
 Array = NDArray[np.float64]
@@ -62,7 +62,7 @@ def estimated(picked: Selection, sketch: Sketch, pick: Pick) -> Selection:
     crossed = np.zeros(picked.k)
     halves = (F[0::2], F[1::2])
     for mine, others in (halves, halves[::-1]):
-        columns = pick(mine, picked.lam / 2)
+        columns = pick(with_norms(mine.copy(), norms / 2), picked.lam / 2)
         losses = _losses(others, columns, picked.lams / 2, picked)[0]
         crossed += losses[np.minimum(np.arange(picked.k), len(losses) - 1)]
     gap = (crossed - own) / 2

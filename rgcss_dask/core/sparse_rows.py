@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import DTypeLike, NDArray
 
-from rgcss_dask.core import kernels
+from rgcss_dask.core import kernels, sketch_kernels
 
 Array = NDArray[np.float64]
 
@@ -120,6 +120,7 @@ class SparseRows:
 
     def add_signed(
         self,
+        order: NDArray[np.int64],
         places: NDArray[np.int64],
         roots: Array,
         weights: Array,
@@ -128,8 +129,10 @@ class SparseRows:
         squares: Array,
     ) -> None:
         """Add the rows to the rows of a sketch; see the kernel."""
-        csr, order, sums = self._csr, np.argsort(places, kind="stable"), np.zeros((self.shape[1], 2))
-        kernels.add_signed_sparse(csr.indptr, csr.indices, csr.data, order, places, roots, weights, product, sums)
+        csr, sums = self._csr, np.zeros((self.shape[1], 2))
+        sketch_kernels.add_signed_sparse(
+            csr.indptr, csr.indices, csr.data, order, places, roots, weights, product, sums
+        )
         total += sums[:, 0]
         squares += sums[:, 1]
 
