@@ -37,7 +37,7 @@ class GappySketch(Sketch):
             raise ValueError(f"nan='mean' needs a value in every column; column {column} has none. Leave it out.")
         return self.shift + self.total / present
 
-    def about(self, shift: Array) -> GappySketch:
+    def about(self, shift: Array, *, overwrite: bool = False) -> GappySketch:
         """Change the shift; gaps still count as the shift."""
         d, present = shift - self.shift, self.weight - self.missing
         if not d.any():

@@ -38,17 +38,18 @@ class Rectangle(Moments):
 
     _way_out: ClassVar[str]
 
-    def about(self, shift: Array) -> Self:
-        """Change the shift: Q about c + d is Q + w d d' - s d' - d s'."""
+    def about(self, shift: Array, *, overwrite: bool = False) -> Self:
+        """Change the shift: Q about c + d is Q + w d d' - s d' - d s'. The matrix may be overwritten."""
         d = shift - self.shift
         if not d.any():
             return self
         squares = self.column_squares + d * (self.weight * d - 2.0 * self.total)
         total = self.total - self.weight * d
-        return replace(self, shift=shift, total=total, product=self._product_about(d), column_squares=squares)
+        product = self._product_about(d, overwrite=overwrite and self.product.flags.writeable)
+        return replace(self, shift=shift, total=total, product=product, column_squares=squares)
 
-    def _product_about(self, d: Array) -> Array:
-        """Return the matrix with the shift moved by d."""
+    def _product_about(self, d: Array, *, overwrite: bool = False) -> Array:
+        """Return the matrix with the shift moved by d; it may be overwritten."""
         raise NotImplementedError
 
     def _near(self, point: Array, *, overwrite: bool = False) -> Self:
@@ -69,7 +70,7 @@ class Rectangle(Moments):
         if not exact:
             mine, others = ((side.weight, side.shift, side.total) for side in (self, other))
             shift = common_shift(mine, others, sign)[1][1]
-        a, b = self.about(shift), other.about(shift)
+        a, b = self.about(shift, overwrite=overwrite), other.about(shift)
         ours = a is not self or (overwrite and self.product.flags.writeable)
         combine = np.add if sign > 0 else np.subtract
         before = a.column_squares + b.column_squares

@@ -20,6 +20,7 @@ from rgcss_dask.core.precision import ROUNDING, doubt_of_values, resolution
 from rgcss_dask.core.rectangle import Rectangle
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.core.words import counted
+from rgcss_dask.runtime.page_pool import empty_sums
 
 Array = NDArray[np.float64]
 RowNumbers = NDArray[np.uint64]
@@ -160,8 +161,8 @@ class Sketch(Rectangle):
         known = super().times(count)
         return replace(known, product=root * self.product, ones=root * self.ones, exact=known.exact and root % 1 == 0)
 
-    def _product_about(self, d: Array) -> Array:
-        moved = np.empty(self.product.shape)
+    def _product_about(self, d: Array, *, overwrite: bool = False) -> Array:
+        moved = self.product if overwrite else empty_sums(self.product.shape)
         sketch_kernels.move(self.product, self.ones, d, moved)
         return moved
 
@@ -211,7 +212,8 @@ class SketchSums:
         """Start without rows; if ``whole`` is false, values are not treated as integers even if they are."""
         check_real(dtype)
         self._n, self._dtype, self._height, self._seed = n, dtype, checked_rows(rows), seed
-        self._product = np.zeros((rows, n))
+        self._product = empty_sums((rows, n))
+        self._product.fill(0.0)
         self._ones = np.zeros(rows)
         self._total, self._squares = np.zeros(n), np.zeros(n)
         self._shift: Array | None = None
@@ -224,7 +226,7 @@ class SketchSums:
             return
         block = block if isinstance(block, SparseRows) else np.ascontiguousarray(compilable(block))
         places, signs = drawn(numbers, self._height, self._seed)
-        order = np.argsort(places, kind="stable")  # rows of one sketch row follow each other
+        order = sketch_kernels.in_order(places, self._height)
         w = np.ones(len(block)) if weights is None else weights.astype(np.float64)
         roots = signs * np.sqrt(w)
         with np.errstate(invalid="ignore", over="ignore"):

@@ -22,6 +22,20 @@ _TILE = 2**12
 
 
 @compiled
+def in_order(places: NDArray[np.int64], height: int) -> NDArray[np.int64]:
+    """Return an order in which rows of one sketch row follow each other, in their own order."""
+    starts, order = np.zeros(height + 1, np.int64), np.empty(len(places), np.int64)
+    for place in places:
+        starts[place + 1] += 1
+    for place in range(height):
+        starts[place + 1] += starts[place]
+    for i, place in enumerate(places):
+        order[starts[place]] = i
+        starts[place] += 1
+    return order
+
+
+@compiled
 def add_signed_rows(
     rows: NDArray[Any],
     order: NDArray[np.int64],

@@ -17,7 +17,7 @@ SPAN_COUNT = 32  # spans, at least, if the rows allow it, so that all threads ha
 SPAN_LIMIT = 2**12  # spans, at most: together with the merges, the graph has fewer than 10,000 tasks
 READ_BYTES = 2**22  # bytes of one read
 # Bytes of one read of sparse rows for a sketch: they write all over the sketch, so many rows should share a visit.
-SPARSE_BYTES = 2**26
+SPARSE_BYTES, MOST_SPARSE_BYTES = 2**26, 2**28  # as many bytes as the sketch has, within these limits
 SKETCH_ROWS = 2**4  # rows of one read for each part kept apart, at least, for a sketch, which has no products
 BAND_ROWS, BAND_BYTES = 2**6, 2**26  # the same for a band, if rows are very long: this many rows, and this many bytes
 CELL_ROWS = 2**10  # rows of one read for each part kept apart, at least, so that products are fast
@@ -56,8 +56,10 @@ def rows_of_read(geometry: Geometry, options: Options) -> int:
     least = CELL_ROWS if options.sketch is None else SKETCH_ROWS
     if options.candidates is not None:  # very long rows: fewer of them suffice for fast products
         least = min(least, max(BAND_ROWS, BAND_BYTES // geometry.row_bytes))
-    sparse = options.sketch is not None and geometry.sparse_bytes > 0
-    return max((SPARSE_BYTES if sparse else READ_BYTES) // geometry.bytes_read(options), least * parts)
+    size = READ_BYTES
+    if options.sketch is not None and geometry.sparse_bytes > 0:
+        size = min(max(SPARSE_BYTES, options.matrix_bytes(geometry.columns)), MOST_SPARSE_BYTES)
+    return max(size // geometry.bytes_read(options), least * parts)
 
 
 def largest_read(geometry: Geometry, edges: Cuts, read_rows: int) -> int:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,9 @@ class _Pages:
         block = self._smallest(free, size)
         if block is None:
             block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if hasattr(mmap, "MADV_HUGEPAGE"):  # few page faults, as NumPy has them for its own large arrays
+                with suppress(OSError):  # a kernel without them
+                    block.madvise(mmap.MADV_HUGEPAGE)
         memory = (ctypes.c_char * size).from_buffer(block)  # the array and its views refer to it
         weakref.finalize(memory, self._take_back, block).atexit = False
         return np.frombuffer(memoryview(memory), dtype).reshape(shape)
