@@ -22,6 +22,7 @@ from rgcss_dask.core.noise import Differences
 from rgcss_dask.core.pass_options import Options
 from rgcss_dask.core.sketch import Sketch, SketchSums
 from rgcss_dask.core.sparse_rows import SparseRows
+from rgcss_dask.runtime.page_pool import empty_rows
 
 # Bytes of sparse rows that are made dense at once to compute a checksum.
 _DENSE_BYTES = 2**24
@@ -118,9 +119,9 @@ class Collector:
             w = None if weights is None else weights[index]
             try:
                 if self.options.sketch is not None:
-                    self._add_to_sketches(block[index], start + np.arange(len(block))[index], w, keys)
+                    self._add_to_sketches(_of_cell(block, index), start + np.arange(len(block))[index], w, keys)
                 else:
-                    self._add_cell(block[index], w, keys)
+                    self._add_cell(_of_cell(block, index), w, keys)
             except NotFiniteError as error:
                 row = start + int(np.arange(len(block))[index][error.row])
                 raise NotFiniteError(row, error.column, error.value) from None
@@ -244,6 +245,14 @@ class Collector:
             return BandSums(n, self.dtype, np.array(options.candidates, dtype=np.intp), options.precision)
         beside = next((sums for sums in self._sums.values() if isinstance(sums, Accumulator)), None)
         return Accumulator(n, self.dtype, precision=options.precision, threads=self.threads, beside=beside)
+
+
+def _of_cell(block: NDArray[Any] | SparseRows, index: slice | NDArray[np.intp]) -> NDArray[Any] | SparseRows:
+    """Return the rows of a cell; the memory of copies of dense rows is used again."""
+    if isinstance(block, SparseRows) or isinstance(index, slice):
+        return block[index]
+    rows = empty_rows((len(index), block.shape[1]), block.dtype)
+    return np.take(block, index, axis=0, out=rows, mode="clip")  # the default mode would make one more copy
 
 
 def weights_checksum(weights: NDArray[Any], crc: int = 0) -> int:

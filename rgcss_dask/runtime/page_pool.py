@@ -105,6 +105,8 @@ class _Pages:
             block = min(fitting, key=len, default=None)
             if block is not None:
                 free.remove(block)
+            elif not self._exact:  # all free blocks are smaller, and the block for this array takes their place
+                free.clear()
         return block
 
     def forget(self) -> None:
