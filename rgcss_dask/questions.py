@@ -219,7 +219,7 @@ def refine(
     *,
     include: Columns | None = None,
     exclude: Columns | None = None,
-    sweeps: int = 20,
+    sweeps: int = 50,
     effort: int = 0,
     seed: int = 0,
     exact: bool = False,
@@ -245,7 +245,7 @@ def refine(
         Columns that must stay. Default: those given to `select`.
     exclude : sequence of int or str, optional
         Columns that must not be swapped in. Default: those given to `select`.
-    sweeps : int, default=20
+    sweeps : int, default=50
         Maximum number of sweeps in one search.
     effort : int, default=0
         Number of further searches: with up to 100 columns from random picks, with more columns after kicks, which

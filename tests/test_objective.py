@@ -9,12 +9,12 @@ from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.objective import ALL, OBJECTIVES, UNSELECTED, Objective
 from rgcss_dask.core.problem import Problem
-from rgcss_dask.core.refinement import swap_losses
 from rgcss_dask.core.result import make_result
 from rgcss_dask.core.solver.factor import Factor
 from rgcss_dask.core.solver.gram import Gram
 from rgcss_dask.core.solver.greedy import solve
 from rgcss_dask.core.solver.pool import Pool
+from rgcss_dask.core.swaps import swap_losses
 
 N, K = 9, 5
 

@@ -15,9 +15,10 @@ import rgcss_dask as rg
 from rgcss_dask.core import evaluate, refinement
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.objective import objective_named
-from rgcss_dask.core.refinement import swap_losses
+from rgcss_dask.core.solver.band_rows import BandRows
 from rgcss_dask.core.solver.gram import Gram
 from rgcss_dask.core.solver.pool import Pool
+from rgcss_dask.core.swaps import Products, lambdas, swap_losses
 
 OBJECTIVES = ["unselected", "all"]
 
@@ -54,6 +55,61 @@ def test_every_swap_is_scored_with_its_loss(objective, lam, unit):
             swapped = [j if i == a else c for i, c in enumerate(picked)]
             want = np.inf if j in picked else unit * oracle.loss(A, swapped, lam / unit, objective)
             assert table[a, j] == pytest.approx(want, rel=1e-10)
+
+
+def bases_of(A):
+    """The three representations of one Gram, the last for all columns but the first."""
+    G, some = A.T @ A, np.arange(1, A.shape[1])
+    return [Gram(G), rg.Factor(A), BandRows(G[some], np.diagonal(G).copy(), some)]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_products_kept_over_swaps_score_all_swaps_alike(objective, weighted):
+    rng = np.random.default_rng(3)
+    A = rng.standard_normal((25, 6)) @ rng.standard_normal((6, 30)) + 0.3 * rng.standard_normal((25, 30))
+    counting = objective_named(objective).weighted(rng.uniform(0, 2, 30) if weighted else None)
+    with Pool() as pool:
+        for base in bases_of(A):
+            lams, columns = lambdas(base, 5, np.full(30, 0.7)), np.array([4, 9, 2, 7, 20])
+            kept = Products(base, columns, lams, counting, pool)
+            for swaps in ([], [(1, 12), (3, 5)], [(1, 9), (0, 29), (0, 4)]):  # a column may come back
+                for place, column in swaps:
+                    columns[place] = column
+                    loss, inner = kept.loss_after(place, column)
+                    assert loss == pytest.approx(evaluate.loss(A.T @ A, columns, 0.7, counting), rel=1e-9)
+                    kept.swap(place, column, inner)
+                table = swap_losses(base, columns, lams * base.unit, counting, pool)
+                assert kept.swap_losses()[:, 1:] == pytest.approx(table[:, 1:], rel=1e-9)
+
+
+def test_refinement_with_kept_products_ends_where_it_would_without(monkeypatch):
+    for seed in range(20):
+        G, k = wide_model(seed, n=60)
+        picked = rg.select(G, k, lam=0.5, objective=OBJECTIVES[seed % 2], include=[3])
+        ends = []
+        for kept in (0, 2**62):
+            monkeypatch.setattr(refinement, "_KEPT", kept)
+            ends.append(rg.refine(picked, G))
+        one, other = ends
+        assert np.array_equal(one.columns, other.columns)
+        assert (one.swaps, one.sweeps, one.settled) == (other.swaps, other.sweeps, True)
+        assert one.after == other.after
+
+
+def test_swaps_found_where_digits_do_not_suffice_are_not_made(monkeypatch):
+    """Losses told too low by the kept products end these, and what they found is forgotten."""
+    G, k = wide_model(0, n=60)
+    picked = rg.select(G, k, lam=0.5)
+    want = rg.refine(picked, G)
+    monkeypatch.setattr(refinement, "_KEPT", 0)
+    told = Products.loss_after
+    monkeypatch.setattr(Products, "loss_after", lambda self, *swap: (0.1 * told(self, *swap)[0], self._inner))
+    monkeypatch.setattr(Products, "swap_losses", lambda self: np.zeros((k, 60)))
+    refined = rg.refine(picked, G)
+    assert np.array_equal(refined.columns, want.columns)
+    assert refined.after == want.after
+    assert refined.settled
 
 
 def test_refinement_finds_the_best_subset_far_more_often_than_the_greedy():
@@ -138,10 +194,12 @@ def test_never_worse_than_the_greedy_and_no_swap_is_left(seed, lam, objective, k
                 assert oracle.loss(A, swapped, lam, objective) >= now * (1 - 1e-9) - tol
 
 
+@pytest.mark.parametrize("kept", [0, refinement._KEPT])
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("lam", [0.0, 1e-6, 1.0, 1e3])
-def test_no_swap_is_left_where_columns_dominate(lam, objective):
+def test_no_swap_is_left_where_columns_dominate(lam, objective, kept, monkeypatch):
     """What a swap among small columns brings must not drown in a large one, picked or not."""
+    monkeypatch.setattr(refinement, "_KEPT", kept)
     for seed in range(30):
         rng = np.random.default_rng(seed)
         n, k = int(rng.integers(5, 9)), int(rng.integers(2, 4))

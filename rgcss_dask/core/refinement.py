@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import evaluate
@@ -15,16 +14,15 @@ from rgcss_dask.core.answer import AboutSelection
 from rgcss_dask.core.exact import SECONDS, Certificate, certificate, search_all
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.names import column_indices
-from rgcss_dask.core.objective import Objective
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.search import BETTER, Local, Optimum, Told, Tries, widely
 from rgcss_dask.core.selection import Selection
-from rgcss_dask.core.solver import kernels
 from rgcss_dask.core.solver.bases import Wide
-from rgcss_dask.core.solver.gram import Base, Gram
+from rgcss_dask.core.solver.gram import Gram
 from rgcss_dask.core.solver.greedy import solve
 from rgcss_dask.core.solver.grouped import exchange
 from rgcss_dask.core.solver.pool import Pool
+from rgcss_dask.core.swaps import Products, lambdas, swap_losses
 from rgcss_dask.core.words import counted
 from rgcss_dask.runtime.blas import single_threaded_blas
 
@@ -35,6 +33,8 @@ Index = NDArray[np.intp]
 CHEAP = 2**28
 # Swaps in a sweep that may fail, after earlier swaps of the sweep, before all swaps are scored again.
 _FAILED = 4
+# From this n^2 k on, products are kept from sweep to sweep; below, scoring all swaps anew takes milliseconds.
+_KEPT = 2**24
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,7 +96,7 @@ def improve(
     source: Moments | Wide | ArrayLike,
     problem: Problem | None = None,
     *,
-    sweeps: int = 20,
+    sweeps: int = 50,
     effort: int = 0,
     seed: int = 0,
     exact: bool = False,
@@ -208,26 +208,60 @@ class _Ground:
         return Optimum(columns, start, after, done - settled, done, settled)
 
     def _exchange_columns(self, columns: Index, pool: Pool) -> Optimum:
-        objective = self._selection.counting
-        columns, swaps, done = columns.copy(), 0, 0
+        """Swap in sweeps: with kept products while these find swaps, then until the exact table has none left."""
         after, resolved = self._weighed(columns)
-        start = after
+        start, swaps, done = after, 0, 0
         settled = after <= resolved or not self.allowed(columns).any()
+        kept = None
+        if self.base.n**2 * len(columns) >= _KEPT and not settled:
+            lams = lambdas(self.base, len(columns), self._lams)
+            kept = Products(self.base, columns, lams, self._selection.counting, pool)
         while done < self._sweeps and not settled:
-            done, settled, failed, limit = done + 1, True, 0, after - BETTER * after - resolved
-            table = swap_losses(self.base, columns, self._lams, objective, pool)
-            table[~self.allowed(columns)] = np.inf
-            for place, column in _best_first(table):
-                trial = columns.copy()
-                trial[place] = column
-                loss, rounding = self._weighed(trial)
-                if loss < after - BETTER * after - resolved and self._allows(trial, place):
-                    columns, after, resolved, swaps, settled = trial, loss, rounding, swaps + 1, False
-                else:
-                    failed += 1
-                if failed > _FAILED or not table[place, column] < limit:
-                    break
+            sweep = _Sweep(columns, after, resolved)
+            if kept is not None:
+                self._quick_sweep(kept, sweep)
+                loss, rounding = self._weighed(sweep.columns)
+                if not sweep.swaps or not loss < after - BETTER * after - resolved:
+                    kept = None  # its digits do not suffice any more
+                    continue
+                sweep.loss, sweep.resolved = loss, rounding
+            else:
+                self._exact_sweep(sweep, pool)
+            columns, after, resolved = sweep.columns, sweep.loss, sweep.resolved
+            done, swaps, settled = done + 1, swaps + sweep.swaps, sweep.swaps == 0
         return Optimum(columns, start, after, swaps, done, settled)
+
+    def _exact_sweep(self, sweep: _Sweep, pool: Pool) -> None:
+        table = swap_losses(self.base, sweep.columns, self._lams, self._selection.counting, pool)
+        for place, column in self._promising(table, sweep):
+            trial = sweep.columns.copy()
+            trial[place] = column
+            loss, rounding = self._weighed(trial)
+            if loss < sweep.limit and self._allows(trial, place):
+                sweep.made(trial, loss, rounding)
+            else:
+                sweep.failed += 1
+
+    def _quick_sweep(self, kept: Products, sweep: _Sweep) -> None:
+        """Do the same with losses that may lose digits."""
+        for place, column in self._promising(kept.swap_losses(), sweep):
+            trial = sweep.columns.copy()
+            trial[place] = column
+            loss, inner = kept.loss_after(place, column)
+            if loss < sweep.limit and self._allows(trial, place):
+                kept.swap(place, column, inner)
+                sweep.made(trial, loss, sweep.resolved)
+            else:
+                sweep.failed += 1
+
+    def _promising(self, table: Array, sweep: _Sweep) -> Iterator[tuple[int, int]]:
+        """Yield the swaps to try, best first, until too many have failed or the table has none that gains."""
+        table[~self.allowed(sweep.columns)] = np.inf
+        limit = sweep.limit
+        for place, column in _best_first(table):
+            yield place, column
+            if sweep.failed > _FAILED or not table[place, column] < limit:
+                return
 
     def prove(self, best: Optimum, seconds: float, pool: Pool, told: Told | None) -> tuple[Optimum, Certificate]:
         """Search all subsets, and return the best one with its certificate."""
@@ -272,6 +306,26 @@ class _Ground:
         )
 
 
+@dataclass
+class _Sweep:
+    """A sweep in the making: the picks, their loss, and what counts as a gain."""
+
+    columns: Index
+    loss: float
+    resolved: float  # smaller differences of losses do not count
+    swaps: int = 0
+    failed: int = 0
+
+    @property
+    def limit(self) -> float:
+        """The loss below which a swap counts."""
+        return self.loss - BETTER * self.loss - self.resolved
+
+    def made(self, columns: Index, loss: float, resolved: float) -> None:
+        """Count a swap."""
+        self.columns, self.loss, self.resolved, self.swaps = columns, loss, resolved, self.swaps + 1
+
+
 def _best_first(table: Array) -> Iterator[tuple[int, int]]:
     """Yield the best replacement of each picked column, best swaps first, without repeating columns."""
     best = table.argmin(axis=1)
@@ -281,55 +335,6 @@ def _best_first(table: Array) -> Iterator[tuple[int, int]]:
         if np.isfinite(value[place]) and int(best[place]) not in taken:
             taken.add(int(best[place]))
             yield int(place), int(best[place])
-
-
-def swap_losses(base: Base, columns: Index, lam: ArrayLike, objective: Objective, pool: Pool) -> Array:
-    """Return the loss after replacing each picked column by each other one, (k, n); infinite for picked columns.
-
-    With a lambda for each column, Ki = (G_SS + lam)^-1, W = Ki G_S and V = Ki lam W, dropping column a adds w w'/q to H
-    and (1/q - p/q^2) w w' + (v w' + w v')/q to R, where w = W_a, v = V_a, q = Ki_aa and p = (Ki lam Ki)_aa. The sums
-    behind the gain of adding j, eta' and rho', then follow from those of all picks and H w, H v and R w.
-    """
-    lams = _lambdas(base, len(columns), lam)
-    own = lams[columns][:, None]
-    counts = objective.counts(base.n, columns)
-    GS = np.array([base.column(j) for j in columns])
-    L = np.linalg.cholesky(GS[:, columns] + np.diagflat(own))
-    Y = scipy.linalg.solve_triangular(L, GS, lower=True)
-    W = scipy.linalg.solve_triangular(L, Y, lower=True, trans=1)
-    Ki = scipy.linalg.cho_solve((L, True), np.eye(len(columns)))
-    V = Ki @ (own * W)
-    terms = base.gain_terms(columns, Y, W, lams[columns], counts, pool)
-    XG = base.multiply(np.concatenate([W * counts, V * counts]), pool)
-    XH = XG - (np.concatenate([W * counts, V * counts]) @ GS.T) @ W
-    Hw, Hv = XH[: len(columns)], XH[len(columns) :]
-    Rw = Hw - ((W * counts) @ W.T) @ (own * W)
-    q = np.diagonal(Ki)[:, None]
-    # With a dropped, column a of H' is D_a and column a of R' is E_a; they also make up the change of H and R.
-    D, E = W / q, (1.0 - np.sum(own.T * Ki**2, axis=1)[:, None] / q) * W / q + V / q
-    ww, vw = ((X * W) @ counts[:, None] for X in (W, V))
-    eta = terms.eta + 2.0 * D * Hw + D**2 * ww
-    rho = terms.rho + E * Hw + W * Hv / q + D * Rw + D * (E * ww + W * vw / q)
-    diag_h, diag_r = terms.diag_h + D * W, terms.diag_r + E * W + V * W / q
-    dropped = diag_r @ counts[:, None]
-    leaving = objective.leaving(objective.counts(base.n))
-    again = leaving[columns][:, None]  # the own error that a dropped column brings back
-    eta, rho = eta + again * D**2, rho + again * D * E
-    dropped += again * np.take_along_axis(E, columns[:, None], axis=1)
-    gained = kernels.gains(eta, rho, diag_h, diag_r, lams, leaving)
-    # No gain from columns without a remainder.
-    gained[diag_h <= evaluate.DOUBT * base.diagonal] = 0.0
-    table = (dropped - gained) * base.unit
-    table[:, columns] = np.inf
-    return table
-
-
-def _lambdas(base: Base, k: int, lam: ArrayLike) -> Array:
-    """Return lambda for each column, at least just above rounding, because picks may be linearly dependent."""
-    largest = float(base.diagonal.max(initial=0.0))
-    return np.maximum(
-        np.asarray(lam) / base.unit, k * evaluate.DOUBT * np.where(base.diagonal > 0, base.diagonal, largest)
-    )
 
 
 def _check_whole(name: str, value: int, least: int) -> None:
