@@ -153,6 +153,19 @@ def test_kept_and_appended(tmp_path):
         rg.merge([tmp_path / "m.zarr", tmp_path / "m.zarr"])
 
 
+def test_picks_on_a_sketch_use_the_exact_norms():
+    sketch = rg.scan(A, sketch=40)
+    F = sketch.factor(True, "std")
+    np.testing.assert_allclose((F * F).sum(axis=0), rg.scan(A).gram(center=True, scale="std").diagonal())
+    scaled = sketch.prepared(True, "std")[0]
+    np.testing.assert_allclose(F / np.linalg.norm(F, axis=0), scaled / np.linalg.norm(scaled, axis=0))
+    for half in sketch.halves():
+        assert half.height == 20
+        np.testing.assert_allclose(
+            (half.factor(True, None) ** 2).sum(axis=0), (sketch.factor(True, None) ** 2).sum(axis=0)
+        )
+
+
 def test_estimates_are_honest():
     """Over 12 draws nearly all true losses are within two of the errors told, and those are not idle."""
     X, inside, told = A[:, :80], 0, []
@@ -180,6 +193,9 @@ def test_questions_of_a_sketch_are_answered_as_estimates(tmp_path):
     better = rg.refine(picked, sketch)
     assert better.after <= better.before
     assert better.selection.last_loss <= picked.last_loss * (1 + 1e-9)
+    with pytest.warns(UserWarning, match=r"estimated from 160 rows of a sketch\. Exact ones .*select_wide"):
+        rough = picked.weights(sketch)
+    assert not np.allclose(rough, picked.weights(whole), rtol=1e-6)
     result = picked.result()
     assert result.selection.bound is None
     assert "an estimated" in result.sentence

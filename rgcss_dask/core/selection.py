@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from rgcss_dask.core.names import matching
 from rgcss_dask.core.objective import Objective, objective_named
 from rgcss_dask.core.preparation import Preparation
 from rgcss_dask.core.problem import Problem
+from rgcss_dask.core.sketch import Sketch
 from rgcss_dask.core.solver.bases import Wide, is_wide
 from rgcss_dask.core.solver.checks import checked_gram
 from rgcss_dask.core.solver.gram import Base, Gram
@@ -125,6 +127,8 @@ class Selection(Answer):
     def weights(self, source: Moments | ArrayLike) -> Array:
         """Return W: the prepared picked columns times W approximate all prepared columns.
 
+        From a sketch they are estimates, with a warning; `select_wide` finds picks whose weights are exact.
+
         Parameters
         ----------
         source : Moments or array of shape (n, n)
@@ -136,6 +140,12 @@ class Selection(Answer):
         array of shape (k, n)
             The weights; rows are in pick order.
         """
+        if isinstance(source, Sketch):
+            warnings.warn(
+                f"these weights are estimated from {source.height:,} rows of a sketch. Exact ones come from a second "
+                "pass: rgcss_dask.select_wide(source, k), or scan(source, candidates=...) with the picks.",
+                stacklevel=2,
+            )
         return evaluate.weights_from_rows(self.base(source).rows(self.columns), self.columns, self.lams)[:, -self.n :]
 
     def tight_bound(self, spectrum: Spectrum) -> Array:
