@@ -139,8 +139,12 @@ def validated_swaps(
     return replace(tuned, selection=swapped, swapped=losses)
 
 
-def resampled(moments: Moments, k: int, problem: Problem, *, where: str | None = None, **options: Any) -> Stability:
-    """Solve a problem on resamples of the row groups, where the moments are."""
+def resampled(
+    moments: Moments | Rows, k: int, problem: Problem, *, where: str | None = None, **options: Any
+) -> Stability:
+    """Solve a problem on resamples of the row groups, where the moments are, or of rows."""
+    if isinstance(moments, Rows):
+        return bootstrap.resample(moments, k, problem, **options)
 
     def need(n: int) -> Need:
         columns = problem.aims.columns_with_signals(n)

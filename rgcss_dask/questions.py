@@ -21,6 +21,8 @@ from rgcss_dask.core.stability import Stability
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.origin import PickedFrom
+from rgcss_dask.scanning.given import are_few, rows_of
+from rgcss_dask.sources.registry import open_source
 
 Array = NDArray[np.float64]
 
@@ -136,7 +138,7 @@ def cross_validate(
 
 
 def stability(
-    moments: Moments,
+    moments: Any,
     k: int,
     *,
     lam: float = 1.0,
@@ -158,10 +160,14 @@ def stability(
     neighbours stay together. The moments of a resample are a weighted sum of those of the groups, so no row is read
     again. Time O(resamples n^2 (groups + k)).
 
+    With fewer rows than columns, the rows are resampled themselves, and no n x n matrix is made. Time
+    O(resamples k m n), memory O(m n).
+
     Parameters
     ----------
-    moments : Moments
-        Moments with groups, ``scan(source, groups=100)``.
+    moments : Moments, or rows as for `scan`
+        Moments with groups, ``scan(source, groups=100)``. Or rows, fewer than columns: they are divided into 100 groups
+        of neighbouring rows, or each is a group.
     k : int
         Number of columns of each selection.
     lam : float, default=1.0
@@ -210,7 +216,8 @@ def stability(
     """
     problem = Problem(objective, lam, include, exclude, center, scale, aims=Aims(**aims))
     options = {"lam_per_row": lam_per_row, "resamples": resamples, "seed": seed, "memory": memory}
-    return resampled(moments, k, problem, where=where, **options)
+    source = moments if isinstance(moments, Moments) else _few_rows(moments, problem)
+    return resampled(source, k, problem, where=where, **options)
 
 
 def refine(
@@ -300,3 +307,15 @@ def _behind(selection: Selection) -> Moments | Rows:
             "refine(selection, moments)."
         )
     return selection.origin.source
+
+
+def _few_rows(source: Any, problem: Problem) -> Rows:
+    """Return rows, fewer than columns, of a source."""
+    opened = open_source(source)
+    if not (problem.aims.suit_rows and are_few(opened.shape)):
+        m, n = opened.shape
+        raise ValueError(
+            f"stability takes moments with groups; rows only if they are fewer than columns, fit in memory, and noise= "
+            f"and column_groups= are not given. Got {m:,} rows of {n:,} columns. Give scan(source, groups=100)."
+        )
+    return rows_of(opened)

@@ -125,6 +125,27 @@ def test_few_rows_are_swapped_as_their_moments_are(no_gram, objective, aims):
     assert rg.refine(greedy).after == pytest.approx(few.last_loss)
 
 
+@pytest.mark.parametrize(
+    "asked", [{"center": True, "scale": "std"}, {"lam_per_row": 0.1}, {"objective": "all", "include": [3]}]
+)
+def test_few_rows_are_resampled_as_their_moments_are(no_gram, asked):
+    X = data(7)
+    few = rg.stability(X, 5, resamples=6, seed=2, **asked)
+    many = rg.stability(rg.scan(X, groups=len(X)), 5, resamples=6, seed=2, **asked)
+    np.testing.assert_array_equal(few.picks, many.picks)
+    assert few.lam == many.lam
+    assert f"{len(X)} row groups" in str(few)
+
+
+def test_many_rows_are_not_resampled_without_groups():
+    with pytest.raises(
+        ValueError, match=r"moments with groups.*Got 50 rows of 4 columns\. Give scan\(source, groups=100\)"
+    ):
+        rg.stability(np.ones((50, 4)), 2)
+    with pytest.raises(ValueError, match="column_groups= are not given"):
+        rg.stability(data(7), 2, column_groups=np.arange(N))
+
+
 def test_an_estimator_swaps_few_rows(no_gram):
     X = data(6)
     fitted = rg.RGCSS(5, center=True, refine=True, effort=1).fit(X)

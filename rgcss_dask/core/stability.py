@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core.answer import plotted
 from rgcss_dask.core.evaluate import checked_lambda
+from rgcss_dask.core.hashing import runs
 from rgcss_dask.core.input_checks import check_real
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.moments import Moments
@@ -20,12 +21,15 @@ from rgcss_dask.core.result import Trust
 from rgcss_dask.core.selection import Selection
 from rgcss_dask.core.solver.factor import Factor
 from rgcss_dask.core.solver.greedy import solve
+from rgcss_dask.core.wide import Rows, solved
 from rgcss_dask.core.words import counted, listed
 
 Array = NDArray[np.float64]
 
 # With fewer groups, a bootstrap has too few different resamples for a reliable figure.
 FEW_GROUPS = 10
+# Groups of neighbouring rows that are drawn of rows in memory, at most.
+GROUPS_OF_ROWS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +203,7 @@ def _mean_jaccard(members: Array) -> float:
 
 
 def resample(
-    moments: Moments,
+    moments: Moments | Rows,
     k: int,
     problem: Problem,
     *,
@@ -208,25 +212,36 @@ def resample(
     seed: int = 0,
     memory: int | None = None,
 ) -> Stability:
-    """Solve a problem on bootstrap resamples of the row groups; see `rgcss_dask.stability`."""
-    groups, problem = _checked_groups(moments), problem.settled(moments)
+    """Solve a problem on bootstrap resamples of the row groups, or of rows; see `rgcss_dask.stability`."""
+    count = min(GROUPS_OF_ROWS, moments.rows) if isinstance(moments, Rows) else len(_checked_groups(moments))
+    problem = problem.settled(moments)
     _checked_count(resamples, "resamples")
-    at_once = _resamples_at_once(groups, k, resamples, memory)
     rng = np.random.default_rng(seed)
-    counts = rng.multinomial(len(groups), np.full(len(groups), 1.0 / len(groups)), size=resamples).astype(np.float64)
+    counts = rng.multinomial(count, np.full(count, 1.0 / count), size=resamples).astype(np.float64)
     picks = []
-    for start in range(0, resamples, at_once):
-        for sums in resampled_moments(groups, counts[start : start + at_once]):
-            asked = problem.without_stop()
-            if lam_per_row is not None:
-                asked = asked.at(checked_lambda(lam_per_row) * sums.weight)
-            picked = solve(sums, k, asked)[0]
-            picks.append(picked.columns)
-            del sums  # or the matrices of this batch would live on while those of the next are made
-    few = " (few: the figure is rough)" if len(groups) < FEW_GROUPS else ""
-    words = f"bootstrap resamples of {len(groups)} row groups{few}"
+    for sums in _resamples(moments, counts, k, memory):
+        asked = problem.without_stop()
+        if lam_per_row is not None:
+            asked = asked.at(checked_lambda(lam_per_row) * sums.weight)
+        picked = solved(sums, k, asked)
+        picks.append(picked.columns)
+        del sums  # or the matrices of this batch would live on while those of the next are made
+    few = " (few: the figure is rough)" if count < FEW_GROUPS else ""
+    words = f"bootstrap resamples of {count} row groups{few}"
     (used,) = problem.lams if lam_per_row is None else (lam_per_row * moments.weight,)
     return Stability.of(picks, moments.n, k, used, words, moments.names, among=picked.among)
+
+
+def _resamples(moments: Moments | Rows, counts: Array, k: int, memory: int | None) -> Iterator[Moments | Rows]:
+    """Yield the resample of each row of ``counts``: how often each group of rows was drawn."""
+    if isinstance(moments, Rows):
+        group = runs(np.arange(moments.rows), moments.rows, counts.shape[1])
+        yield from (moments.times(count[group]) for count in counts)
+        return
+    groups = _checked_groups(moments)
+    at_once = _resamples_at_once(groups, k, len(counts), memory)
+    for start in range(0, len(counts), at_once):
+        yield from resampled_moments(groups, counts[start : start + at_once])
 
 
 def _resamples_at_once(groups: Sequence[Moments], k: int, resamples: int, memory: int | None) -> int:

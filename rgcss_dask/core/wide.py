@@ -111,6 +111,11 @@ class Rows:
         for fold in range(len(self.folds)):
             yield self._taken(self.apart != fold)
 
+    def times(self, count: Array) -> Rows:
+        """Return the rows, each counted a number of times, (m,), without those that are counted zero times."""
+        weights = count if self.weights is None else count * self.weights
+        return replace(self, weights=weights, apart=None)._taken(count > 0)
+
     def _taken(self, mask: Any) -> Rows:
         kept = (None if values is None else values[mask] for values in (self.weights, self.apart))
         weights, apart = kept
