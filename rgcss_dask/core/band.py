@@ -108,9 +108,9 @@ class Band(Rectangle):
         if isinstance(other, Band) and self.candidates != other.candidates:
             raise ValueError(f"cannot {verb} bands of different candidates. Scan both with the same candidates=.")
 
-    def _product_about(self, d: Array, *, overwrite: bool = False) -> Array:
+    def _product_about(self, d: Array) -> Array:
         terms = [(d, self.weight * d - self.total), (self.total, -d)]
-        return _with_outer(self.product if overwrite else np.array(self.product), self.index, terms)
+        return _with_outer(np.array(self.product), self.index, terms)
 
     def _moved_matrix(
         self, constant: NDArray[np.bool_], d: Array, terms: list[tuple[Array, Array]], sigma: Array

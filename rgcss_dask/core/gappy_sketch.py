@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rgcss_dask.core.gaps import refuse_infinity
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.precision import ROUNDING
+from rgcss_dask.core.rectangle import Rectangle
 from rgcss_dask.core.sketch import RowNumbers, Sketch, SketchSums
 from rgcss_dask.core.sparse_rows import SparseRows
 
@@ -37,7 +38,7 @@ class GappySketch(Sketch):
             raise ValueError(f"nan='mean' needs a value in every column; column {column} has none. Leave it out.")
         return self.shift + self.total / present
 
-    def about(self, shift: Array, *, overwrite: bool = False) -> GappySketch:
+    def about(self, shift: Array) -> GappySketch:
         """Change the shift; gaps still count as the shift."""
         d, present = shift - self.shift, self.weight - self.missing
         if not d.any():
@@ -47,6 +48,9 @@ class GappySketch(Sketch):
         return replace(
             self, shift=shift, total=self.total - present * d, product=product, column_squares=np.maximum(squares, 0.0)
         )
+
+    def _combined(self, other: Self, shift: Array, sign: float, *, overwrite: bool) -> tuple[Self, Self, Array]:
+        return Rectangle._combined(self, other, shift, sign, overwrite=overwrite)  # gaps do not move
 
     def fill(self, mean: Array) -> Sketch:
         """Return the sketch of the rows with every gap set to ``mean``, the mean of these rows or of more rows."""

@@ -38,18 +38,21 @@ class Rectangle(Moments):
 
     _way_out: ClassVar[str]
 
-    def about(self, shift: Array, *, overwrite: bool = False) -> Self:
-        """Change the shift: Q about c + d is Q + w d d' - s d' - d s'. The matrix may be overwritten."""
+    def about(self, shift: Array) -> Self:
+        """Change the shift: Q about c + d is Q + w d d' - s d' - d s'."""
         d = shift - self.shift
         if not d.any():
             return self
-        squares = self.column_squares + d * (self.weight * d - 2.0 * self.total)
-        total = self.total - self.weight * d
-        product = self._product_about(d, overwrite=overwrite and self.product.flags.writeable)
-        return replace(self, shift=shift, total=total, product=product, column_squares=squares)
+        return replace(self._sums_about(shift), product=self._product_about(d))
 
-    def _product_about(self, d: Array, *, overwrite: bool = False) -> Array:
-        """Return the matrix with the shift moved by d; it may be overwritten."""
+    def _sums_about(self, shift: Array) -> Self:
+        """Change the shift of all but the matrix, which stays as it is."""
+        d = shift - self.shift
+        squares = self.column_squares + d * (self.weight * d - 2.0 * self.total)
+        return replace(self, shift=shift, total=self.total - self.weight * d, column_squares=squares)
+
+    def _product_about(self, d: Array) -> Array:
+        """Return the matrix with the shift moved by d."""
         raise NotImplementedError
 
     def _near(self, point: Array, *, overwrite: bool = False) -> Self:
@@ -70,18 +73,23 @@ class Rectangle(Moments):
         if not exact:
             mine, others = ((side.weight, side.shift, side.total) for side in (self, other))
             shift = common_shift(mine, others, sign)[1][1]
-        a, b = self.about(shift, overwrite=overwrite), other.about(shift)
-        ours = a is not self or (overwrite and self.product.flags.writeable)
         combine = np.add if sign > 0 else np.subtract
+        a, b, product = self._combined(other, shift, sign, overwrite=overwrite and self.product.flags.writeable)
         before = a.column_squares + b.column_squares
         known = a.rounding + b.rounding
         sums = {name: combine(getattr(a, name), getattr(b, name)) for name in self.SUMS if name != "product"}
-        sums["product"] = combine(a.product, b.product, out=a.product if ours else None)
+        sums["product"] = product
         if not exact:
             squares = sums["column_squares"]
             known = known + ROUNDING * before if sign < 0 else np.maximum(known, ROUNDING * squares)
         exact = exact and weight <= EXACT_WEIGHT
         return replace(self, **plain, **sums, shift=shift, rounding=known, exact=exact)
+
+    def _combined(self, other: Self, shift: Array, sign: float, *, overwrite: bool) -> tuple[Self, Self, Array]:
+        """Return both about a shift, and the sum or difference of their matrices; the own one may be overwritten."""
+        a, b = self.about(shift), other.about(shift)
+        combine = np.add if sign > 0 else np.subtract
+        return a, b, combine(a.product, b.product, out=a.product if overwrite or a is not self else None)
 
     def times(self, count: float) -> Self:
         """Return the sums with every row counted ``count`` times."""

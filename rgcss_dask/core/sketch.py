@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -161,10 +161,17 @@ class Sketch(Rectangle):
         known = super().times(count)
         return replace(known, product=root * self.product, ones=root * self.ones, exact=known.exact and root % 1 == 0)
 
-    def _product_about(self, d: Array, *, overwrite: bool = False) -> Array:
-        moved = self.product if overwrite else empty_sums(self.product.shape)
-        sketch_kernels.move(self.product, self.ones, d, moved)
-        return moved
+    def _product_about(self, d: Array) -> Array:
+        return self.product - np.outer(self.ones, d)
+
+    def _combined(self, other: Self, shift: Array, sign: float, *, overwrite: bool) -> tuple[Self, Self, Array]:
+        product = self.product
+        if not overwrite:
+            product = empty_sums(product.shape)
+            product[...] = self.product
+        moves = (shift - self.shift, shift - other.shift)
+        sketch_kernels.combine(product, self.ones, moves[0], other.product, other.ones, moves[1], sign)
+        return self._sums_about(shift), other._sums_about(shift), product
 
     def _moved_matrix(
         self, constant: NDArray[np.bool_], d: Array, terms: list[tuple[Array, Array]], sigma: Array

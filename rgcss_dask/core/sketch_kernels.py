@@ -258,12 +258,15 @@ def take_over(short: Signed, product: Array) -> None:
 
 
 @compiled
-def move(product: Array, ones: Array, d: Array, out: Array) -> None:
-    """Write the sketch of the rows less d; ``ones`` is the sketch of a column of ones."""
-    for i in range(product.shape[0]):
-        row, one, to = product[i], ones[i], out[i]
+def combine(mine: Array, my_ones: Array, d: Array, others: Array, their_ones: Array, e: Array, sign: float) -> None:
+    """Move two sketches by d and e, and add the second one, times the sign, to the first one: one visit to each.
+
+    The ones are the sketch of a column of ones.
+    """
+    for i in range(mine.shape[0]):
+        row, other, one, another = mine[i], others[i], my_ones[i], their_ones[i]
         for j in range(row.size):
-            to[j] = row[j] - one * d[j]
+            row[j] = (row[j] - one * d[j]) + sign * (other[j] - another * e[j])
 
 
 @compiled
