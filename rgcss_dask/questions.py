@@ -87,7 +87,7 @@ def cross_validate(
         Choose lambda for exactly k columns, instead of at most k.
     refine : bool, default=False
         Swap the picks for the chosen lambda and k, on all rows and in every fold: then the held-out share in the words
-        is that of swapped picks, which on real data leave up to 14 % less. Lambda and k are chosen before the swaps;
+        is that of swapped picks, which leave some per cent less. Lambda and k are chosen before the swaps;
         choosing them on swapped picks was no better.
     effort : int, default=0
         Number of further searches, on all rows and in every fold, see `refine`.
