@@ -21,7 +21,7 @@ from rgcss_dask.core.solver.bases import Wide
 from rgcss_dask.core.solver.gram import Gram
 from rgcss_dask.core.solver.greedy import solve
 from rgcss_dask.core.solver.grouped import exchange
-from rgcss_dask.core.solver.pool import Pool
+from rgcss_dask.core.solver.pool import Pool, threads_for
 from rgcss_dask.core.swaps import Products, lambdas, swap_losses
 from rgcss_dask.core.words import counted
 from rgcss_dask.runtime.blas import single_threaded_blas
@@ -117,7 +117,7 @@ def improve(
         raise ValueError(f"{what} needs single columns; this selection has column_groups. Leave {what} out.")
     ground = _Ground(selection, source, problem or selection.problem or Problem(), sweeps)
     tries = proved = None
-    with Pool() as pool, single_threaded_blas():
+    with Pool(None if exact else threads_for(ground.base.matrix.size)) as pool, single_threaded_blas():
         first = best = ground.descend(selection.columns, pool)
         if effort:
             local = Local(ground.descend, ground.allowed)

@@ -23,7 +23,7 @@ from rgcss_dask.core.solver.checks import INDEFINITE, checked_gram, judged_by, n
 from rgcss_dask.core.solver.factor import Factor
 from rgcss_dask.core.solver.gram import Base, GainTerms, Gram
 from rgcss_dask.core.solver.grouped import pick_in_groups
-from rgcss_dask.core.solver.pool import Pool
+from rgcss_dask.core.solver.pool import Pool, threads_for
 from rgcss_dask.core.solver.recurrence import Candidate, Residual
 from rgcss_dask.core.spectrum import Spectrum
 from rgcss_dask.core.stop import Stop
@@ -100,7 +100,7 @@ def _one_by_one(
     watch: Watch | None,
 ) -> list[Selection]:
     """Pick columns one by one, for each lambda and each set of rules."""
-    with Pool() as pool:
+    with Pool(threads_for(base.matrix.size)) as pool:
         terms = base.first_terms(asked[0][0].objective.counts(base.n), pool)
         paths = [_Path(base, rules, lam, terms.copy(), spectrum, watch) for rules, lam in asked]
         groups = _groups(base, paths)

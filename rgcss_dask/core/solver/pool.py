@@ -13,6 +13,8 @@ from rgcss_dask.runtime.cpus import available_cpus
 
 # Number of parts of work, independent of the number of threads, so that the bits do not depend on it.
 PARTS = 8
+# With fewer numbers in G, most of the time is Python's own, and threads wait for each other more than they help.
+_WORTH_THREADS = 2**16
 
 
 class Pool:
@@ -67,6 +69,11 @@ class Pool:
             for _ in range(times):
                 helping.append(self._others.submit(work))
         return helping
+
+
+def threads_for(numbers: int) -> int | None:
+    """Return the number of threads for work on this many numbers of G: one if they are few, else the default."""
+    return 1 if numbers < _WORTH_THREADS else None
 
 
 def split(n: int, parts: int) -> list[tuple[int, int]]:
