@@ -312,7 +312,7 @@ def _picked(
     """Return a selection for each lambda, and the cross-validation that chose it, if any."""
     source = found.source
     if not tunes:
-        return answered_by(source, k, problem, bound=bound, where=where), None
+        return answered_by(found.base, k, problem, bound=bound, where=where), None
     if not isinstance(source, Moments | Rows):
         raise ValueError(
             "lam='cv' needs rows or moments with folds; got a Gram or a Factor, which has no rows to hold out."

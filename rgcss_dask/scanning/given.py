@@ -18,6 +18,7 @@ from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.pass_options import Options, check_counts
 from rgcss_dask.core.solver.checks import checked_gram
 from rgcss_dask.core.solver.factor import Factor
+from rgcss_dask.core.solver.gram import Gram
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.io.retry import StoreError
 from rgcss_dask.runtime.memory_limit import default_budget
@@ -38,6 +39,11 @@ class Given:
     source: Moments | Rows | Factor | NDArray[Any]  # an array is a Gram matrix
     provenance: dict[str, Any] = field(default_factory=dict)
     names: tuple[str, ...] | None = None  # column names of a data frame that is a Gram matrix
+
+    @property
+    def base(self) -> Moments | Rows | Factor | Gram:
+        """The source as the solver takes it: a Gram matrix was checked when it was given, and is not checked again."""
+        return Gram(self.source) if isinstance(self.source, np.ndarray) else self.source
 
 
 def given(

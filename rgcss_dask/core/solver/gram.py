@@ -124,7 +124,8 @@ class Gram:
 
     def first_terms(self, counts: Array, pool: Pool) -> GainTerms:
         squares = np.empty(self.n)
-        jobs = ((self.matrix, counts, squares, a, b) for a, b in split(self.n, pool.count))
+        bands = split(self.n, pool.count) if self.n**2 >= _WORTH_A_THREAD else [(0, self.n)]
+        jobs = ((self.matrix, counts, squares, a, b) for a, b in bands)
         pool.map(kernels.row_squares, jobs)
         return GainTerms(squares, squares.copy(), self.diagonal.copy(), self.diagonal.copy())
 

@@ -187,10 +187,9 @@ class _Path:
         self._floor = evaluate.DOUBT * base.diagonal  # raised where the weights of the picks amplify it
         self._free = rules.allowed(())
         self._gain = np.empty(base.n)
-        self._residual = Residual(base, rules.k, self._lams, rules.objective.counts(base.n), terms)
+        self._residual = Residual(base, rules.k, self._lams, rules.objective, terms)
         self.moved = False  # whether the last pick changed anything
         self._seen: Candidate | None = None  # the last column whose exact gain was computed
-        self.vectors = np.empty((2, 0))  # to be multiplied by G for the last pick
         self._exact = 0.0  # the exact gain of that column
         self._columns: list[int] = []
         self._losses: list[float] = []
@@ -214,10 +213,16 @@ class _Path:
         self._take(w)
         return True
 
+    @property
+    def vectors(self) -> Array:
+        """What must be multiplied by G for the last pick, (2, n)."""
+        assert self._seen is not None
+        return self._seen.columns[2:]
+
     def update(self, products: Array) -> None:
         """Update the residual for the last pick, given the products of `vectors` with G."""
         assert self._seen is not None  # its exact gain was computed before it was picked
-        self._residual.pick(self._seen, len(self._columns) - 1, self.vectors, products)
+        self._residual.pick(self._seen, len(self._columns) - 1, products)
         self._fresh = False
 
     def _trusted_choice(self, pool: Pool) -> int | None:
@@ -241,8 +246,8 @@ class _Path:
     def _choose(self) -> int | None:
         """Score every candidate, and return the best; included columns come first, regardless of their gain."""
         t, residual = len(self._columns), self._residual
-        leaving, rounding = self._rules.objective.leaving(residual.counts), _ROUNDING * self._start
-        best = residual.best(self._free, leaving, self._floor, self._rules.worth, self._loss, rounding, self._gain)
+        rounding = _ROUNDING * self._start
+        best = residual.best(self._free, self._floor, self._rules.worth, self._loss, rounding, self._gain)
         if self._watch is not None:
             self._watch(self._gain, self._free)
         if t < len(self._rules.include):
@@ -254,11 +259,9 @@ class _Path:
     def _look(self, w: int) -> None:
         """Compute columns ``w`` of H and R, and the exact gain of w."""
         seen = self._seen = self._residual.column(w, len(self._columns))
-        self._residual.correct(seen)
         left = evaluate.rounding_left(self._roots[w], seen.W, self._roots[self._columns])
         self._floor[w] = max(self._floor[w], float(left))
-        leaving = float(self._rules.objective.leaving(self._residual.counts)[w])
-        self._exact = self._residual.gain(w, leaving) if self._has_more(w) else 0.0
+        self._exact = self._residual.gain(w) if self._has_more(w) else 0.0
 
     def _agrees(self, w: int) -> bool:
         """Tell whether the tracked gain of ``w`` agrees with the exact one."""
@@ -267,13 +270,9 @@ class _Path:
 
     def _take(self, w: int) -> None:
         """Pick ``w``: update the loss and the weights."""
-        self.moved, seen, residual = self._has_more(w), self._seen, self._residual
+        self.moved = self._has_more(w)
         if self.moved:
-            assert seen is not None  # its exact gain was computed
             self._loss = max(self._loss - self._exact, 0.0)
-            if not self._rules.objective.picks_count:
-                residual.drop(seen)
-            self.vectors = residual.vectors(seen)
         else:
             self._leave_out(w)
         self._columns.append(w)
@@ -285,8 +284,7 @@ class _Path:
         t, floor = len(self._columns), float(self._floor[w])
         if t < len(self._rules.include) and floor > 0.0:
             self._untold[t] += self._loss * min(2.0 * floor / (float(self._lams[w]) + floor), 1.0)
-        if not self._rules.objective.picks_count:
-            self._residual.counts[w] = 0.0
+        self._residual.leave(w)
 
     def refresh(self, pool: Pool) -> None:
         """Recompute the sums and the loss from G and the picks."""

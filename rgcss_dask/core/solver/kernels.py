@@ -87,40 +87,77 @@ def best_gain(
 
 
 @compiled
-def take(
-    h: Array,
-    r: Array,
+def residual_column(
+    found: Array, w: int, leaving: float, counts: Array, L: Array, own: Array, Y: Array, weights: Array
+) -> tuple[float, float]:
+    """Write h and r, columns w of H and R, to ``found``, and x and y, their entries that count once w is picked.
+
+    The first row of ``found`` is column w of G before. ``weights`` get those of the factors in h and in r, and those of
+    the picks as if lam were 0. Return x'h and x'r.
+    """
+    # Unpacked in one go, the rows would not be known to be contiguous.
+    h, r, x, y = found[0], found[1], found[2], found[3]
+    weights[0] = Y[:, w]
+    mix(L, weights[0], own, weights[1], weights[2])
+    r[:] = h
+    subtract_factors(weights, Y, found)
+    for j in range(len(h)):
+        x[j] = counts[j] * h[j]
+        y[j] = counts[j] * r[j]
+    x[w] -= leaving * h[w]
+    y[w] -= leaving * r[w]
+    xx = xy = 0.0
+    for j in range(len(h)):
+        xx += x[j] * h[j]
+        xy += x[j] * r[j]
+    return xx, xy
+
+
+@compiled
+def pick(
+    found: Array,
     w: int,
     lam: float,
-    products: Array,
+    leaving: float,
     xx: float,
     xy: float,
+    products: Array,
+    L: Array,
+    own: Array,
+    Y: Array,
     eta: Array,
     rho: Array,
     diag_h: Array,
     diag_r: Array,
     factor: Array,
 ) -> None:
-    """Update the terms of the gains for a pick w, given h and r, its columns of H and R.
+    """Update the terms of the gains for a pick w, given its columns h and r, and the ``products`` of x and y with G.
 
     H becomes H - h h'/alpha, and R becomes R - (r h' + h r')/alpha + (r_w/alpha^2) h h'. With u = h/alpha and
-    v = (r - r_w u)/alpha that takes u h' from H and u r' + v h' from R; eta and rho follow from the ``products`` H x,
-    H y and R x, with x and y the entries of h and r as they count, and from x'h and x'r.
+    v = (r - r_w u)/alpha that takes u h' from H and u r' + v h' from R; eta and rho follow from H x and H y + R x, and
+    from x'h and x'r. What leaves the loss is the row w of H.
     """
+    h, r, x, y = found[0], found[1], found[2], found[3]
+    weights = np.empty((3, len(Y)))
+    factor_products(x, y, Y, weights)
+    mix(L, weights[0], own, weights[2], np.empty(len(Y)))
+    weights[1] += weights[2]
+    Hx, HyRx = products[0], products[1]
+    HyRx += Hx
+    subtract_factors(weights, Y, products)
     alpha = lam + h[w]
-    root, own = np.sqrt(alpha), r[w]
-    Hx, Hy, Rx = products
+    root, rw = np.sqrt(alpha), r[w]
     for i in range(len(h)):
         u = h[i] / alpha
-        v = (r[i] - own * u) / alpha
-        eta[i] += u * (u * xx - 2.0 * Hx[i])
-        rho[i] += u * (u * xy + v * xx - Hy[i] - Rx[i]) - v * Hx[i]
+        v = (r[i] - rw * u) / alpha
+        eta[i] += u * (u * xx - 2.0 * Hx[i]) - leaving * h[i] * h[i]
+        rho[i] += u * (u * xy + v * xx - HyRx[i]) - v * Hx[i] - leaving * h[i] * r[i]
         diag_h[i] -= u * h[i]
         diag_r[i] -= u * r[i] + v * h[i]
         factor[i] = h[i] / root
 
 
-@compiled
+@part_of_compiled
 def mix(L: Array, y: Array, lams: Array, of_r: Array, W: Array) -> None:
     """Write L^-T y to ``W`` and y + L^-1 lam L^-T y to ``of_r``, which takes the place of y in R.
 
@@ -144,36 +181,36 @@ def mix(L: Array, y: Array, lams: Array, of_r: Array, W: Array) -> None:
         of_r[j] += y[j]
 
 
-@compiled
-def factor_products(X: Array, Y: Array, out: Array) -> None:
-    """Write X Y' to ``out`` for the two rows of X, reading Y once; BLAS would copy Y first, which is slower."""
-    x, z = X[0], X[1]
+@part_of_compiled
+def factor_products(x: Array, y: Array, Y: Array, out: Array) -> None:
+    """Write Y x and Y y to ``out``, reading Y once; BLAS would copy Y first, which is slower."""
     for i in range(len(Y)):
-        y, a, b = Y[i], 0.0, 0.0
-        for j in range(len(y)):
-            a += x[j] * y[j]
-            b += z[j] * y[j]
+        row, a, b = Y[i], 0.0, 0.0
+        for j in range(len(row)):
+            a += x[j] * row[j]
+            b += y[j] * row[j]
         out[0, i], out[1, i] = a, b
 
 
-@compiled
+@part_of_compiled
 def subtract_factors(W: Array, Y: Array, out: Array) -> None:
-    """Subtract W Y from ``out`` for the few rows of W, four rows of Y at once."""
+    """Subtract W Y from ``out`` for the first two rows of both, four rows of Y at once."""
     whole = len(Y) - len(Y) % 4
     for first in range(0, Y.shape[1], PIECE):
         last = min(first + PIECE, Y.shape[1])
+        x, y = out[0, first:last], out[1, first:last]
         for i in range(0, whole, 4):
             a, b, c, d = Y[i, first:last], Y[i + 1, first:last], Y[i + 2, first:last], Y[i + 3, first:last]
-            for v in range(len(W)):
-                of, p, q, r, s = out[v, first:last], W[v, i], W[v, i + 1], W[v, i + 2], W[v, i + 3]
-                for j in range(len(of)):
-                    of[j] -= p * a[j] + q * b[j] + r * c[j] + s * d[j]
+            p, q, r, s = W[0, i], W[0, i + 1], W[0, i + 2], W[0, i + 3]
+            e, f, g, h = W[1, i], W[1, i + 1], W[1, i + 2], W[1, i + 3]
+            for j in range(len(x)):
+                x[j] -= p * a[j] + q * b[j] + r * c[j] + s * d[j]
+                y[j] -= e * a[j] + f * b[j] + g * c[j] + h * d[j]
         for i in range(whole, len(Y)):
-            a = Y[i, first:last]
-            for v in range(len(W)):
-                of, p = out[v, first:last], W[v, i]
-                for j in range(len(of)):
-                    of[j] -= p * a[j]
+            a, p, e = Y[i, first:last], W[0, i], W[1, i]
+            for j in range(len(x)):
+                x[j] -= p * a[j]
+                y[j] -= e * a[j]
 
 
 @compiled

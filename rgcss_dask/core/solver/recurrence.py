@@ -12,6 +12,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from rgcss_dask.core.objective import Objective
 from rgcss_dask.core.solver import kernels
 from rgcss_dask.core.solver.gram import Base, GainTerms
 from rgcss_dask.core.solver.pool import Pool
@@ -24,8 +25,10 @@ class Candidate:
     """A column w with its exact columns of H and R, and the weights of the picks for it."""
 
     w: int
-    h: Array  # (n,) column w of H
-    r: Array  # (n,) column w of R
+    leaving: float  # how much of its own error leaves the loss when it is picked
+    columns: Array  # (4, n): h and r, columns w of H and R; x and y, their entries as they count once it is picked
+    xx: float  # x'h
+    xy: float  # x'r
     y: Array  # (t,) column w of the factors
     W: Array  # (t,) weights of the picks for w, as if lam were 0: L^-T y
 
@@ -33,58 +36,59 @@ class Candidate:
 class Residual:
     """H and R after the picks of one path: their diagonals, eta and rho, and the factors of H and R."""
 
-    def __init__(self, base: Base, k: int, lams: Array, counts: Array, terms: GainTerms) -> None:
+    def __init__(self, base: Base, k: int, lams: Array, objective: Objective, terms: GainTerms) -> None:
         self.lams = lams  # (n,)
-        self.counts = counts  # (n,) weight of each column in the loss
+        self.counts = objective.counts(base.n)  # (n,) weight of each column in the loss
         self.terms = terms
+        self._objective = objective
         self._base = base
         self._Y = np.zeros((k, base.n))
         self._L = np.eye(k)
         self._own = np.zeros(k)  # lambda of each pick
 
+    @property
+    def leaving(self) -> Array:
+        """How much of its own error leaves the loss when a column is picked, (n,)."""
+        return self._objective.leaving(self.counts)
+
     def column(self, w: int, t: int) -> Candidate:
-        """Compute column ``w`` of H and R after t picks, from column w of G and the factors."""
-        Y, weights = self._Y[:t], np.empty((3, t))
-        weights[0] = Y[:, w]
-        kernels.mix(self._L, weights[0], self._own, weights[1], weights[2])
-        found = np.empty((2, self._base.n))
-        found[:] = self._base.column(w)
-        kernels.subtract_factors(weights[:2], Y, found)
-        return Candidate(w, found[0], found[1], weights[0], weights[2])
+        """Compute column ``w`` of H and R after t picks, and replace its tracked terms by the exact ones."""
+        Y, found, weights = self._Y[:t], np.empty((4, self._base.n)), np.empty((3, t))
+        found[0], leaving = self._base.column(w), float(self.leaving[w])
+        xx, xy = kernels.residual_column(found, w, leaving, self.counts, self._L, self._own, Y, weights)
+        h, r = float(found[0, w]), float(found[1, w])
+        self.terms.diag_h[w], self.terms.diag_r[w] = h, r
+        self.terms.eta[w], self.terms.rho[w] = xx + leaving * h * h, xy + leaving * h * r
+        return Candidate(w, leaving, found, xx, xy, weights[0], weights[2])
 
-    def correct(self, seen: Candidate) -> None:
-        """Replace the tracked terms of a column by its exact ones."""
-        w, counted = seen.w, self.counts * seen.h
-        self.terms.diag_h[w], self.terms.diag_r[w] = seen.h[w], seen.r[w]
-        self.terms.eta[w], self.terms.rho[w] = counted @ seen.h, counted @ seen.r
+    def pick(self, seen: Candidate, t: int, products: Array) -> None:
+        """Pick the column as number t, given the products of its x and y with G, which are overwritten."""
+        w, lam = seen.w, float(self.lams[seen.w])
+        root = np.sqrt(lam + seen.columns[0, w])
+        kernels.pick(
+            seen.columns,
+            w,
+            lam,
+            seen.leaving,
+            seen.xx,
+            seen.xy,
+            products,
+            self._L,
+            self._own,
+            self._Y[:t],
+            *self.terms,
+            self._Y[t],
+        )
+        self._L[t, :t], self._L[t, t], self._own[t] = seen.y, root, lam
+        self.leave(w)
 
-    def vectors(self, seen: Candidate) -> Array:
-        """Return what must be multiplied by G to pick a column: the entries of h and r that count, (2, n)."""
-        return np.stack([self.counts * seen.h, self.counts * seen.r])
-
-    def drop(self, seen: Candidate) -> None:
-        """Set the weight of a column in the loss to 0."""
-        count = self.counts[seen.w]
-        self.terms.eta -= count * seen.h * seen.h
-        self.terms.rho -= count * seen.h * seen.r
-        self.counts[seen.w] = 0.0
-
-    def pick(self, seen: Candidate, t: int, X: Array, GX: Array) -> None:
-        """Pick the column as number t, given `vectors` and their products with G."""
-        w, Y, weights = seen.w, self._Y[:t], np.empty((3, t))
-        lam = self._own[t] = self.lams[w]
-        kernels.factor_products(X, Y, weights)
-        kernels.mix(self._L, weights[0], self._own, weights[2], np.empty(t))
-        products = GX[[0, 1, 0]]
-        kernels.subtract_factors(weights, Y, products)  # H x, H y and R x
-        xx, xy = X[0] @ seen.h, X[0] @ seen.r
-        kernels.take(seen.h, seen.r, w, lam, products, xx, xy, *self.terms, self._Y[t])
-        self._L[t, :t], self._L[t, t] = seen.y, np.sqrt(lam + seen.h[w])
+    def leave(self, w: int) -> None:
+        """Let the error of a picked column leave the loss."""
+        self.counts[w] -= self.leaving[w]
 
     def best(
         self,
         candidates: NDArray[np.bool_],
-        leaving: Array,
         floor: Array,
         worth: Array,
         loss: float,
@@ -92,11 +96,13 @@ class Residual:
         found: Array,
     ) -> int:
         """Write the gain of every candidate to ``found`` and return the best; see `kernels.best_gain`."""
-        return int(kernels.best_gain(*self.terms, self.lams, leaving, floor, candidates, worth, loss, rounding, found))
+        return int(
+            kernels.best_gain(*self.terms, self.lams, self.leaving, floor, candidates, worth, loss, rounding, found)
+        )
 
-    def gain(self, w: int, leaving: float) -> float:
+    def gain(self, w: int) -> float:
         """Return the gain of one column."""
-        return float(kernels.gain(*(values[w] for values in self.terms), self.lams[w], leaving))
+        return float(kernels.gain(*(values[w] for values in self.terms), self.lams[w], self.leaving[w]))
 
     def refresh(self, picks: NDArray[np.intp], pool: Pool) -> Array:
         """Recompute the terms of the gains from G and the factors; return the weights of the picks, as if lam were 0.
