@@ -5,7 +5,6 @@ Plots need matplotlib, ``pip install 'rgcss-dask[report]'``. Without ``ax`` a ne
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,18 +16,15 @@ from rgcss_dask.core.panel import GenePanel
 from rgcss_dask.core.result import Result, Tuning
 from rgcss_dask.core.stability import Stability
 from rgcss_dask.reporting import layout_of, result_of
+from rgcss_dask.reporting.alone import ACCENT, SECOND, axes_of, drawn
 from rgcss_dask.reporting.redundancy import redundancy as redundancy_of
-from rgcss_dask.runtime.extras import imported
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["bands", "cell_types", "cross_validation", "error_left", "loss", "path", "picks", "redundancy", "stability"]
 
-ACCENT, SECOND = "#c2410c", "#4b3a6e"
-COLOURS = {"INK": "#1b1f24", "MUTED": "#57606a", "RULE": "#d0d7de", "ON_ACCENT": "#ffffff"}
-COLOURS |= {"ACCENT": ACCENT, "SECOND": SECOND}
-AGAINST = {"both": "draw_surface", "lambda": "draw_lambdas", "columns": "draw_sizes"}
+AGAINST = {"both": "figures.draw_surface", "lambda": "figures.draw_lambdas", "columns": "figures.draw_sizes"}
 
 
 def path(answer: Any, ax: Axes | None = None, *, components: bool = True) -> Axes:
@@ -60,10 +56,10 @@ def path(answer: Any, ax: Axes | None = None, *, components: bool = True) -> Axe
     """
     if components:
         result = result_of(answer)
-        axes = _drawn(ax, "draw_explained", result.selection, {result.components: result.components_explained})
+        axes = drawn(ax, "figures.draw_explained", result.selection, {result.components: result.components_explained})
     else:
         picked = _selected(answer)
-        axes = _drawn(ax, "draw_explained", picked, picked.compared)
+        axes = drawn(ax, "figures.draw_explained", picked, picked.compared)
     axes.legend(loc="lower right", frameon=False)
     return axes
 
@@ -95,7 +91,7 @@ def loss(answer: Any, ax: Axes | None = None) -> Axes:
     >>> plots.loss(picked).get_xlabel()
     'columns picked'
     """
-    return _drawn(ax, "draw_loss", result_of(answer))
+    return drawn(ax, "figures.draw_loss", result_of(answer))
 
 
 def picks(
@@ -142,11 +138,11 @@ def picks(
     if layout is not None and x is not None:
         raise ValueError("columns lie on one axis or in a plane: give either x, or image_shape or grid.")
     if layout is not None:
-        return _drawn(ax, "draw_places", layout, result.mean, result.selection.columns)
+        return drawn(ax, "maps.draw_places", layout, result.mean, result.selection.columns)
     places = np.arange(result.n, dtype=np.float64) if x is None else plain(x).astype(np.float64)
     if places.shape != (result.n,):
         raise ValueError(f"x must have one position for each of the {result.n} columns; got shape {places.shape}.")
-    axes = _axes(ax)
+    axes = axes_of(ax)
     order = np.argsort(places, kind="stable")
     axes.plot(places[order], result.mean[order], color=SECOND, linewidth=1.6)
     for place, column in enumerate(result.selection.columns, start=1):
@@ -188,7 +184,7 @@ def cross_validation(tuned: Any, ax: Axes | None = None, *, against: str = "both
     tuning = tuned.tuning if isinstance(tuned, Result) else getattr(tuned, "summary", None)
     if not isinstance(tuning, Tuning):
         raise ValueError(f"held-out losses exist only in what cross_validate returns; got {type(tuned).__name__}.")
-    return _drawn(ax, AGAINST[against], tuning)
+    return drawn(ax, AGAINST[against], tuning)
 
 
 def stability(trust: Stability, answer: Any = None, ax: Axes | None = None) -> Axes:
@@ -222,7 +218,7 @@ def stability(trust: Stability, answer: Any = None, ax: Axes | None = None) -> A
         columns = np.argsort(-trust.frequency, kind="stable")[: trust.k]
     else:
         columns = np.asarray(_selected(answer).columns)
-    return _drawn(ax, "draw_frequency", trust.frequency[columns], trust.k / len(trust.frequency))
+    return drawn(ax, "figures.draw_frequency", trust.frequency[columns], trust.k / len(trust.frequency))
 
 
 def redundancy(answer: Any, ax: Axes | None = None) -> Axes:
@@ -250,7 +246,7 @@ def redundancy(answer: Any, ax: Axes | None = None) -> Axes:
     'of the column explained'
     """
     found = redundancy_of(result_of(answer))
-    return _drawn(ax, "draw_shares", found.share[found.unpicked])
+    return drawn(ax, "figures.draw_shares", found.share[found.unpicked])
 
 
 def cell_types(panel: GenePanel, ax: Axes | None = None) -> Axes:
@@ -293,7 +289,7 @@ def cell_types(panel: GenePanel, ax: Axes | None = None) -> Axes:
     order = np.argsort(highest, kind="stable")
     tops = np.maximum(panel.means.max(axis=0), 1e-300)
     names = panel.names or ()
-    return _drawn(ax, "draw_means", (panel.means / tops)[:, order], [names[j] for j in order], panel.types)
+    return drawn(ax, "figures.draw_means", (panel.means / tops)[:, order], [names[j] for j in order], panel.types)
 
 
 def bands(answer: Any, ax: Axes | None = None) -> Axes:
@@ -324,7 +320,7 @@ def bands(answer: Any, ax: Axes | None = None) -> Axes:
     >>> len(plots.bands(picked).texts)
     3
     """
-    axes = _axes(ax)
+    axes = axes_of(ax)
     x = np.arange(len(answer.mean)) if answer.at is None else answer.at
     order = np.argsort(x, kind="stable")
     axes.plot(x[order], answer.mean[order], color=SECOND, linewidth=1.6, label="mean of the pixels")
@@ -374,7 +370,7 @@ def error_left(error: Any, places: Any, ax: Axes | None = None) -> Axes:
     """
     if getattr(error, "ndim", 0) != 2 or not hasattr(error, "dims"):
         raise ValueError(f"a map is a DataArray over two dimensions; got {getattr(error, 'dims', type(error))}.")
-    axes = _axes(ax)
+    axes = axes_of(ax)
     down, across = error.dims
     # Without a fixed norm a map of zeros would have no colours.
     shown = error.plot.pcolormesh(x=across, y=down, ax=axes, cmap="viridis", add_colorbar=False, vmin=0.0)
@@ -393,30 +389,3 @@ def _selected(answer: Any) -> Answer:
     """Return picks as they are, without the bounds and weights of a result."""
     given = getattr(answer, "selection_", answer)
     return given if isinstance(given, Answer) else result_of(given).selection
-
-
-def _axes(ax: Axes | None) -> Axes:
-    """Return the axes that were given, or those of a new figure."""
-    pyplot = imported("matplotlib.pyplot", extra="report", by="plot()")
-    made: Axes = pyplot.subplots(layout="constrained")[1] if ax is None else ax
-    return made
-
-
-def _drawn(ax: Axes | None, draw: str, *values: Any) -> Axes:
-    """Draw with a function of the report, then replace the colours that the style sheet of a report would set."""
-    axes = _axes(ax)
-    figures = importlib.import_module("rgcss_dask.reporting.figures")  # needs matplotlib, which is imported by now
-    getattr(figures, draw)(axes, *values)
-    colours = {getattr(figures, name): colour for name, colour in COLOURS.items()}
-    for artist in axes.findobj():
-        for part in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
-            now = getattr(artist, f"get_{part}", lambda: None)()
-            if isinstance(now, str) and now in colours:
-                getattr(artist, f"set_{part}")(colours[now])
-    for patch in axes.patches:  # bars store their colours as numbers
-        patch.set_facecolor(colours.get(_hex(patch.get_facecolor()), patch.get_facecolor()))
-    return axes
-
-
-def _hex(colour: Any) -> str:
-    return "#" + "".join(f"{round(255 * part):02x}" for part in colour[:3])

@@ -30,7 +30,8 @@ from rgcss_dask.origin import PickedFrom
 from rgcss_dask.plots import error_left
 from rgcss_dask.scanning.given import given
 from rgcss_dask.selecting import most_columns
-from rgcss_dask.sources.xarray import PLACE, RANK, Field, is_labelled
+from rgcss_dask.sources.data_arrays import is_labelled
+from rgcss_dask.sources.xarray import PLACE, RANK, Field
 
 Array = NDArray[np.float64]
 

@@ -46,6 +46,7 @@ MAY_IMPORT = {
     "options": {"click"},
 }
 NEEDS_A_CLUSTER = {"distributed"}
+MOST_LINES = 400  # of a module
 KNOWS_CLUSTERS = {"cluster", COMPAT}
 
 
@@ -164,6 +165,12 @@ def test_what_stands_beside_the_package_imports_modules_that_exist(path):
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
                 assert whole in MODULES or re.search(rf"\b{alias.name}\b", MODULES[node.module]), f"no {whole}"
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_a_module_has_one_job_and_fits_on_a_few_screens(module):
+    lines = MODULES[module].count("\n")
+    assert lines <= MOST_LINES, f"{module} has {lines} lines; move one of its jobs to a module of its own"
 
 
 def test_every_public_name_is_there_and_documented():

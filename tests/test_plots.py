@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 
 import rgcss_dask as rg
 from rgcss_dask import plots
-from rgcss_dask.reporting import figures
+from rgcss_dask.reporting import drawing
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -120,7 +120,7 @@ def test_no_colour_is_left_that_a_page_would_set(picked, axes):
     plots.path(picked, axes)
     drawn = {to_hex(line.get_color()) for line in axes.lines} | {to_hex(text.get_color()) for text in axes.texts}
     assert drawn
-    assert not drawn & set(figures.VARIABLES)
+    assert not drawn & set(drawing.VARIABLES)
 
 
 def test_an_answer_of_another_kind_is_refused(picked):

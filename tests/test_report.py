@@ -199,7 +199,7 @@ def test_only_drawings_of_our_own_are_html():
         for path in Path(rgcss_dask.__file__).parent.rglob("*.py")
         if "Markup(" in path.read_text() or "__html__(" in path.read_text()
     }
-    assert used == {"figures.py": 1}
+    assert used == {"drawing.py": 1}
 
 
 def test_a_name_that_looks_like_a_template_is_a_name(write):

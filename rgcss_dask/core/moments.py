@@ -10,27 +10,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.core import kernels
-from rgcss_dask.core.accumulate import Accumulator, common_shift
+from rgcss_dask.core.accumulate import Accumulator
 from rgcss_dask.core.input_checks import checked_weights
-from rgcss_dask.core.integers import is_within
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.names import column_indices
 from rgcss_dask.core.noise import Differences, merged_differences
-from rgcss_dask.core.precision import EPS, ROUNDING, faint
-from rgcss_dask.core.triangle import Array, add_moved, add_outer
+from rgcss_dask.core.precision import EPS, faint
+from rgcss_dask.core.sums import Sums
+from rgcss_dask.core.triangle import Array, add_outer
 from rgcss_dask.core.words import counted, listed
-from rgcss_dask.runtime.page_pool import empty_sums
 
 # Rounding is far below this share of the squares, unless the squares underflowed.
 LOST = 0.01
 # A remaining weight below this share of the original weight is rounding.
 NO_WEIGHT = 1e-12
-# Rounding of a mean counts from this share of the spread on: losses are accurate to 1e-9.
-_COUNTS = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class Moments(Sums):
     """Row count, column sums and product sums of a matrix about a shift; moments of several blocks can be merged.
 
     With x a row and w its weight: ``total`` is the sum of w (x - shift) and ``product`` the sum of
@@ -53,14 +50,6 @@ class Moments:
     True
     """
 
-    rows: int  #: rows seen
-    weight: float  #: sum of their weights; equal to rows without weights
-    shift: Array  #: (n,)
-    total: Array  #: (n,)
-    product: Array  #: (n, n)
-    rounding: Array  #: (n,) bound on the rounding error of each sum of squares about the mean
-    exact: bool = False  #: whether all numbers are integers without rounding
-    dropped: int = 0  #: rows left out because of gaps
     names: tuple[str, ...] | None = None  #: (n,) column names
     folds: tuple[Moments, ...] = ()  #: moments of each fold, for cross-validation
     groups: tuple[Moments, ...] = ()  #: moments of each group, a run of rows, for the bootstrap
@@ -103,11 +92,6 @@ class Moments:
         accumulator.add(X, None if weights is None else checked_weights(weights, len(X)))
         return cls(*accumulator.numbers(), names=None if names is None else tuple(names))
 
-    @property
-    def n(self) -> int:
-        """Number of columns."""
-        return len(self.shift)
-
     def __repr__(self) -> str:
         return f"<{self._in_words()}>"
 
@@ -120,32 +104,6 @@ class Moments:
     @property
     def _title(self) -> str:
         return "Moments"
-
-    @property
-    def squares(self) -> Array:
-        """Sum of squares of each column about the shift, (n,)."""
-        return np.einsum("ii->i", self.product)
-
-    @property
-    def mean(self) -> Array:
-        """Column means, (n,)."""
-        if self.weight <= 0:
-            raise ValueError("the mean of no rows is not defined; these moments hold a weight of 0.")
-        if self.exact:  # rounded once
-            return (self.weight * self.shift + self.total) / self.weight
-        return self.shift + self.total / self.weight
-
-    @property
-    def mean_rest(self) -> Array | None:
-        """Rounding errors of the means in float64, (n,); None if they are small relative to the spread of each column.
-
-        For integers near 2^60 with a spread of 100, a mean in float64 is wrong by up to 64.
-        """
-        if self.exact:
-            return None
-        mean, spread = self.mean, self.spread
-        rest = np.where(spread > 0, (self.shift - mean) + self.total / self.weight, 0.0)
-        return rest if np.any(np.abs(rest) > _COUNTS * spread) else None
 
     @property
     def scatter(self) -> Array:
@@ -322,18 +280,6 @@ class Moments:
         d = mu - shift if rest is None else mu - shift + rest
         return constant, d, [(d, self.weight * d - total), (total, -d)]
 
-    @property
-    def spread(self) -> Array:
-        """Standard deviation of each column (dividing by the weight), (n,); 0 if it may be rounding only."""
-        # Exact sums about the integer nearest to the mean are as small as possible, and still exact.
-        mean = self.mean
-        d = np.rint(mean) - self.shift if self.exact else np.zeros(self.n)
-        total = self.total - self.weight * d
-        squares = self.squares + d * (self.weight * d - 2.0 * self.total)
-        left = squares - total**2 / self.weight
-        doubt = 0.0 if self.exact else np.maximum(self.rounding, ROUNDING * squares)
-        return np.sqrt(np.where(left > doubt, left, 0.0) / self.weight)
-
     def _refuse_lost(self, matters: NDArray[np.bool_] | bool) -> None:
         """Refuse columns with values so small that their squares were lost, where that matters."""
         squares = self.squares + self.weight * self.shift**2
@@ -364,25 +310,7 @@ class Moments:
 
     def _merged(self, other: Moments, sign: float = 1.0, *, overwrite: bool = False) -> Moments:
         """Add (or with ``sign=-1`` subtract) the rows of ``other``, without names, folds and groups."""
-        return _merge_numbers(self, other, sign, overwrite)
-
-    def _near(self, point: Array, *, overwrite: bool = False) -> Moments:
-        """Move exact moments to the integers nearest to ``point``; every number stays an exact integer."""
-        moved, moves = self._moves_near(point)
-        if moves:
-            product = self.product if overwrite and self.product.flags.writeable else np.array(self.product)
-            add_outer(product, moves)
-            kernels.mirror(product)
-            moved = replace(moved, product=product)
-        return moved
-
-    def _moves_near(self, point: Array) -> tuple[Moments, list[tuple[Array, Array]]]:
-        """Return the same but for the product, and the outer products that must still be added to it."""
-        d = np.rint(point) - self.shift
-        if not d.any():
-            return self, []
-        moved = replace(self, shift=self.shift + d, total=self.total - self.weight * d)
-        return moved, [(d, self.weight * d - self.total), (self.total, -d)]
+        return self._plus(other, sign, overwrite=overwrite)
 
     def _check_same_columns(self, other: Moments, verb: str) -> None:
         if self.KIND != other.KIND:
@@ -421,47 +349,6 @@ def _merge_parts(a: tuple[Moments, ...], b: tuple[Moments, ...], what: str) -> t
     if len(a) != len(b):
         raise ValueError(f"both moments must have the same number of {what}; got {len(a)} and {len(b)}.")
     return tuple(x.merge(y) for x, y in zip(a, b, strict=True))
-
-
-def _merge_numbers(a: Moments, b: Moments, sign: float = 1.0, overwrite: bool = False) -> Moments:
-    """Add (or with ``sign=-1`` subtract) the rows of ``b``, without names, folds and groups."""
-    rows, dropped = a.rows + int(sign) * b.rows, a.dropped + int(sign) * b.dropped
-    weight = a.weight + sign * b.weight
-    if weight == 0:
-        none = np.zeros(a.n)
-        return Moments(rows, weight, a.shift, none, np.zeros((a.n, a.n)), none, a.exact and b.exact, dropped)
-    if a.weight == 0 or b.weight == 0:
-        keep = a if b.weight == 0 else b
-        return replace(keep, rows=rows, dropped=dropped, names=None, folds=(), groups=())
-    combine = np.add if sign > 0 else np.subtract
-    if a.exact and b.exact:
-        near, moves = b._moves_near(a.shift)
-        total, squares = combine(a.total, near.total), b.squares + sum(u * v for u, v in moves)
-        if is_within(weight, a.shift, total, combine(a.squares, squares)):
-            product = _merged_product(a, b, moves, sign, overwrite)
-            kernels.mirror(product)
-            return Moments(rows, weight, a.shift, total, product, a.rounding, True, dropped)
-    a = a._near(a.mean, overwrite=overwrite) if a.exact else a
-    b, moves = b._moves_near(b.mean) if b.exact else (b, [])
-    terms, (weight, shift, total) = common_shift((a.weight, a.shift, a.total), (b.weight, b.shift, b.total), sign)
-    before = a.squares + b.squares + sum(u * v for u, v in moves) + sum(np.abs(u * v) for u, v in terms)
-    product = _merged_product(a, b, moves, sign, overwrite)
-    add_outer(product, terms)
-    kernels.mirror(product)
-    # A sum is rounded as much as its parts; a difference is rounded at least as much as what it was taken from.
-    known = a.rounding + b.rounding
-    rounding = known + ROUNDING * before if sign < 0 else np.maximum(known, ROUNDING * np.diagonal(product))
-    return Moments(rows, weight, shift, total, product, rounding, False, dropped)
-
-
-def _merged_product(a: Moments, b: Moments, moves: list[tuple[Array, Array]], sign: float, overwrite: bool) -> Array:
-    """Return the lower triangle of the merged product, in the memory of ``a`` if it may be overwritten.
-
-    The outer products that move ``b`` to another shift are added on the way, so that its product is not copied.
-    """
-    product = a.product if overwrite and a.product.flags.writeable else empty_sums(a.product.shape)
-    add_moved(a.product, b.product, moves, product, sign=sign)
-    return product
 
 
 def shape_of(name: str, height: int, n: int) -> tuple[int, ...]:

@@ -17,10 +17,11 @@ from rgcss_dask.core.missing import MASKED, plain
 from rgcss_dask.core.names import matching
 from rgcss_dask.sources import lazy_columns as lazy
 from rgcss_dask.sources.base import Reading
+from rgcss_dask.sources.data_arrays import is_labelled
 from rgcss_dask.sources.in_memory import FrameSource
 from rgcss_dask.sources.registry import open_source
 from rgcss_dask.sources.row_vectors import RowVector
-from rgcss_dask.sources.xarray import Field, is_labelled
+from rgcss_dask.sources.xarray import Field
 
 
 class KnowsItsColumns(BaseEstimator):  # type: ignore[misc]

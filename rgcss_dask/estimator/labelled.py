@@ -12,7 +12,8 @@ from rgcss_dask.core.rebuild import Rebuild
 from rgcss_dask.estimator.columns import picked_places
 from rgcss_dask.sources import lazy_columns as lazy
 from rgcss_dask.sources.base import dense
-from rgcss_dask.sources.xarray import PLACE, RANK, Field, is_labelled
+from rgcss_dask.sources.data_arrays import is_labelled
+from rgcss_dask.sources.xarray import PLACE, RANK, Field
 
 Index = NDArray[np.intp]
 

@@ -16,26 +16,25 @@ from rgcss_dask.cluster.execution import active_client
 from rgcss_dask.cluster.placement import check_where
 from rgcss_dask.core import evaluate
 from rgcss_dask.core.aims import Aims
-from rgcss_dask.core.errors import TooManyColumnsError, WrongKindError
+from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.pass_options import Options
 from rgcss_dask.core.rebuild import Take
 from rgcss_dask.core.stop import Stop
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.estimator.columns import is_frame, labels, refuse_wrapping, row_weights
-from rgcss_dask.estimator.in_memory import folds_in_memory, moments_in_memory
+from rgcss_dask.estimator.in_memory import folds_in_memory
 from rgcss_dask.estimator.labelled import labelled, rebuilt_field
+from rgcss_dask.estimator.reading import moments_of
 from rgcss_dask.estimator.supervised import CarriesY
 from rgcss_dask.scanning.batches import parts_of, with_batch
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.scanning.uncounted import is_uncounted
-from rgcss_dask.selecting import warn_of_readings
 from rgcss_dask.sources import lazy_columns as lazy
 from rgcss_dask.sources.base import Source, dense, frame_dtype
+from rgcss_dask.sources.data_arrays import is_labelled
 from rgcss_dask.sources.gap_filling import FilledSource
 from rgcss_dask.sources.registry import open_source
-from rgcss_dask.sources.xarray import is_labelled
-from rgcss_dask.two_readings import band_of_candidates
 
 Array = NDArray[np.float64]
 
@@ -220,24 +219,7 @@ class RGCSS(SelectorMixin, CarriesY):  # type: ignore[misc]
             apart = folds_in_memory(data, y, self._asked)  # checked before reading
             block = data.read(0, data.shape[0]) if isinstance(data, Source) else dense(data)
             return self._pick_from_rows(Rows.of(block, sample_weight, nan=self.nan, names=self._names(), apart=apart))
-        return self._pick(self._read(data, y, sample_weight))
-
-    def _read(self, data: Any, y: Any, sample_weight: Any) -> Moments:
-        """Return the moments of rows; if they do not fit into memory, those of candidates only."""
-        asked = self._asked
-        stored = isinstance(data, Source)
-        w = sample_weight if stored else row_weights(sample_weight, data.shape[0])
-        try:
-            if stored:
-                return scan(data, weights=w, folds=asked.folds, nan=self.nan, noise=asked.needs_noise)
-            return moments_in_memory(data, y, w, asked, self._names())
-        except TooManyColumnsError:
-            if asked.share is not None or asked.needs_noise:
-                raise
-        source = data if stored else open_source(data)
-        source.names = source.names or self._names()
-        k, told = asked.count(source.shape[1], source.names), warn_of_readings
-        return band_of_candidates(source, k, asked.problem, folds=asked.folds, say=told, weights=w, nan=self.nan)
+        return self._pick(moments_of(data, y, sample_weight, self._asked, self._names()))
 
     def fit_moments(self, moments: Moments) -> Self:
         """Pick columns from existing moments, returned by `scan` or loaded from an archive; no row is read.

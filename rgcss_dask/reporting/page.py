@@ -15,7 +15,8 @@ from rgcss_dask.core import evaluate
 from rgcss_dask.core.downstream import Downstream
 from rgcss_dask.core.result import Result, Trust, Tuning
 from rgcss_dask.core.words import counted, digits
-from rgcss_dask.reporting import figures
+from rgcss_dask.reporting import figures, maps
+from rgcss_dask.reporting.drawing import style
 from rgcss_dask.reporting.layout import Layout
 from rgcss_dask.reporting.rebuilt import pictures
 from rgcss_dask.reporting.redundancy import Redundancy, redundancy
@@ -51,7 +52,7 @@ def page(
         },
         "copied": json.dumps([result.label(column) for column in result.selection.columns], ensure_ascii=False),
     }
-    with figures.style():
+    with style():
         content |= _sections(result, layout, samples) if result.k else {}
     return TEMPLATES.get_template("page.html").render(content)
 
@@ -90,7 +91,7 @@ def _head(result: Result) -> Content:
 def _marked(result: Result, layout: Layout) -> Markup:
     what, ground = ("pixels", "the mean image") if layout.image else ("places", "a map of the column means")
     label = f"The {result.k} picked {what}, numbered in the order they were picked, on {ground}."
-    return figures.field_picture(layout, result.mean, label, marks=result.selection.columns)
+    return maps.field_picture(layout, result.mean, label, marks=result.selection.columns)
 
 
 def _explained(result: Result) -> Markup:
@@ -172,7 +173,7 @@ def _others(result: Result, found: Redundancy, layout: Layout | None) -> Content
     }
     if layout is not None:
         label = f"Explained share of each of the {result.n} columns, where it lies; bright is well explained."
-        content["map"] = figures.field_picture(layout, np.clip(found.share, 0.0, 1.0), label)
+        content["map"] = maps.field_picture(layout, np.clip(found.share, 0.0, 1.0), label)
     return content
 
 

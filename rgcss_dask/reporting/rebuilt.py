@@ -9,7 +9,8 @@ import numpy as np
 from markupsafe import Markup
 
 from rgcss_dask.core.result import Result
-from rgcss_dask.reporting import figures
+from rgcss_dask.reporting import figures, maps
+from rgcss_dask.reporting.drawing import Array
 from rgcss_dask.reporting.layout import Layout
 from rgcss_dask.reporting.samples import Samples
 
@@ -30,8 +31,8 @@ def pictures(result: Result, layout: Layout | None, samples: Samples) -> Any:
     ]
 
 
-def _map(layout: Layout, values: figures.Array, row: int, what: str) -> Markup:
-    return figures.field_picture(layout, values, f"Map of row {row}, {what}.")
+def _map(layout: Layout, values: Array, row: int, what: str) -> Markup:
+    return maps.field_picture(layout, values, f"Map of row {row}, {what}.")
 
 
 def _scatter(result: Result, samples: Samples) -> Markup:
@@ -55,7 +56,7 @@ def _strips(result: Result, shape: tuple[int, int], samples: Samples) -> list[tu
         images = []
         for row, original, image in zip(samples.rows, samples.original, values, strict=True):
             known = original[np.isfinite(original)]
-            png = figures.picture(image.reshape(shape), known.min(initial=np.inf), known.max(initial=-np.inf))
+            png = maps.picture(image.reshape(shape), known.min(initial=np.inf), known.max(initial=-np.inf))
             images.append((int(row), base64.b64encode(png).decode()))
         strips.append((what, images))
     return strips

@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rgcss_dask.core.words import digits
 from rgcss_dask.io.safe_text import shown
-from rgcss_dask.reporting.figures import short
+from rgcss_dask.reporting.drawing import short
 
 
 def percent(share: float, digits: int = 1) -> str:

@@ -12,9 +12,9 @@ from rgcss_dask.core.names import matching
 from rgcss_dask.core.rebuild import Rebuild
 from rgcss_dask.core.result import Result
 from rgcss_dask.sources.base import Source
+from rgcss_dask.sources.data_arrays import is_labelled
 from rgcss_dask.sources.in_memory import FrameSource
 from rgcss_dask.sources.registry import open_source
-from rgcss_dask.sources.xarray import is_labelled
 
 Array = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from rgcss_dask.core.missing import plain, plain_dtype
 from rgcss_dask.core.pass_options import Cuts
 from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source
 from rgcss_dask.sources.dask import DaskSource, plain_blocks
-from rgcss_dask.sources.xarray import is_labelled
+from rgcss_dask.sources.data_arrays import is_labelled
 from rgcss_dask.sources.zarr import ZarrSource
 
 

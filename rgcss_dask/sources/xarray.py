@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import dask.array as da
 import numpy as np
-import zarr
 from dask.base import tokenize
 from numpy.typing import ArrayLike, NDArray
 
-from rgcss_dask.core.errors import WrongKindError
 from rgcss_dask.core.missing import plain
 from rgcss_dask.core.pass_options import Cuts
 from rgcss_dask.sources.base import BLOCK_BYTES, Reading, Source, checksums, crc32, even_cuts
-from rgcss_dask.sources.dask import DaskSource, plain_blocks
-from rgcss_dask.sources.zarr import ZarrSource, file_state
+from rgcss_dask.sources.dask import DaskSource
+from rgcss_dask.sources.data_arrays import checked_array, is_labelled, origin_of, without_value
 
 PLACE = "place"  # the dimension of picked columns in results
 RANK = "rank"  # coordinate of picked columns: the pick order, from 1
-
-
-def is_labelled(thing: Any) -> bool:
-    """Recognise objects of Xarray without importing it."""
-    return type(thing).__module__.split(".")[0] == "xarray"
 
 
 def along(source: Any, rows: Any) -> tuple[Any, Any]:
@@ -83,11 +75,11 @@ class Field:
         Field
             The layout.
         """
-        array, rows = _checked(array, rows)
+        array, rows = checked_array(array, rows)
         values = array.transpose(rows, ...)
         if isinstance(land, str) and land not in ("ends", "all"):
             raise ValueError(f"land must be 'ends', 'all' or a boolean array; got {land!r}.")
-        left_out = _without_value(values, rows, land) if isinstance(land, str) else np.asarray(land, dtype=bool)
+        left_out = without_value(values, rows, land) if isinstance(land, str) else np.asarray(land, dtype=bool)
         template = values.isel({rows: 0}, drop=True)
         if left_out.shape != template.shape:
             raise ValueError(f"land must have the shape {template.shape} of {template.dims}; got {left_out.shape}.")
@@ -147,7 +139,7 @@ class Field:
         Source
             A source of rows.
         """
-        array, _ = _checked(array, self.rows)
+        array, _ = checked_array(array, self.rows)
         array = array.transpose(self.rows, *self.keep.dims) if set(array.dims) >= set(self.keep.dims) else array
         self.check_places(array)
         if array.chunks is None:
@@ -364,7 +356,7 @@ class XarraySource(Source):
         Three rows are read too, to distinguish variables, groups and decodings. Rows in memory, and files about which
         Xarray does not report enough, are read and checksummed instead.
         """
-        origin = _origin(self._array)
+        origin = origin_of(self._array)
         if origin is None:
             return checksums(self, edges)
         ends = [crc32(self.read(i, i + 1)) for i in (0, self.shape[0] // 2, self.shape[0] - 1)]
@@ -382,52 +374,3 @@ class DaskFieldSource(DaskSource):
     def takes(cls, thing: Any) -> bool:
         """Return False: DataArrays are taken by `XarraySource`."""
         return False
-
-
-def _origin(array: Any) -> Any:
-    """Describe the file and the indexing of values that are not read yet; None if unknown."""
-    from xarray.backends import BackendArray  # noqa: PLC0415 (an extra; it was imported to make the array)
-
-    layer, taken = array.variable._data, []
-    while hasattr(layer, "array") and not isinstance(layer, BackendArray):  # layers that index, decode and cache
-        taken.append(getattr(getattr(layer, "key", None), "tuple", None))
-        layer = layer.array
-    if not isinstance(layer, BackendArray):  # in memory
-        return None
-    stored, path = getattr(layer, "_array", None), array.encoding.get("source")
-    if isinstance(stored, zarr.Array):
-        state = ZarrSource.of(stored, Reading("fill")).stamps(np.array([0, stored.shape[0]]))
-        return None if state is None else (str(stored.store_path), state, taken)
-    if path is None or not Path(path).is_file():
-        return None
-    return str(path), file_state(path), taken
-
-
-def _checked(array: Any, rows: str | None) -> tuple[Any, str]:
-    """Return a DataArray and the dimension of its rows, or raise an error that says what is missing."""
-    if not hasattr(array, "dims") or hasattr(array, "data_vars"):
-        variables = ", ".join(repr(name) for name in getattr(array, "data_vars", {}))
-        raise WrongKindError(
-            f"a matrix must be one variable (a DataArray); got a Dataset. Give one of {variables}: dataset[name]."
-        )
-    if array.ndim < 2:
-        raise ValueError(
-            f"a matrix must have a dimension besides its rows; {array.name} has {array.dims}. Use expand_dims."
-        )
-    rows = str(array.dims[0]) if rows is None else rows
-    if rows not in array.dims:
-        raise ValueError(f"rows must name a dimension; {array.name} has {list(array.dims)}, not {rows!r}.")
-    return array if array.chunks is None else array.copy(data=plain_blocks(array.data)), rows
-
-
-def _without_value(array: Any, rows: str, land: str) -> NDArray[np.bool_]:
-    """Return the columns without a value, as a mask over the other dimensions."""
-    if np.dtype(array.dtype).kind != "f":
-        return np.zeros(array.shape[1:], dtype=bool)
-    if land == "all":
-        return np.asarray(array.isnull().all(rows).to_numpy())
-    m = array.sizes[rows]
-    if m == 0:
-        raise ValueError(f"a matrix must have rows; {array.name} has none along {rows!r}. Give other data.")
-    looked_at = array.isel({rows: sorted({0, m // 2, m - 1})}).to_numpy()
-    return np.asarray(np.isnan(looked_at).all(axis=0))
