@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rgcss_dask.cluster.placement import ask, check_where, recorded_warnings
 from rgcss_dask.cluster.remote_moments import RemoteMoments
-from rgcss_dask.core import memory_needs, refinement, tuning
+from rgcss_dask.core import memory_needs, refinement, validation
 from rgcss_dask.core import stability as bootstrap
 from rgcss_dask.core.exact import check_searchable
 from rgcss_dask.core.folds import outside_folds
@@ -253,7 +253,7 @@ def _select(source: Source, k: int, problem: Problem, *, bound: bool) -> list[Se
 
 def _validate(moments: Moments | Rows, k: int, problem: Problem, **options: Any) -> CrossValidation:
     warn_of_sizes(moments, problem)
-    return tuning.validate(moments, k, problem, **options)
+    return validation.validate(moments, k, problem, **options)
 
 
 def warn_of_sizes(source: Any, problem: Problem) -> None:

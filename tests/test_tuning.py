@@ -16,7 +16,7 @@ from rgcss_dask.core.folds import leave_one_out
 from rgcss_dask.core.grid import GRID, default_grid, leading_spectrum
 from rgcss_dask.core.hashing import fold_of
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.tuning import _choose, mean_and_error
+from rgcss_dask.core.tuning import chosen, mean_and_error
 from rgcss_dask.workflow import Question, answer
 
 LAMS = [0.0, 0.01, 1.0, 100.0]
@@ -236,10 +236,10 @@ def test_the_rule_of_one_standard_error():
     mean, error = mean_and_error(losses, weight)
     np.testing.assert_allclose(mean[0], [20, 10.2, 10])
     np.testing.assert_allclose(error, np.std(fold_noise, ddof=1) / 2)  # 0.577
-    assert _choose(losses, start, weight, False, least=1, most=3) == (0, 3)
-    assert _choose(losses, start, weight, True, least=1, most=3) == (1, 2)  # fewest columns, then the largest lambda
-    assert _choose(losses, start, weight, False, least=2, most=2) == (0, 2)
-    assert _choose(losses, start, weight, True, least=3, most=3) == (1, 3)
+    assert chosen(losses, start, weight, False, least=1, most=3) == (0, 3)
+    assert chosen(losses, start, weight, True, least=1, most=3) == (1, 2)  # fewest columns, then the largest lambda
+    assert chosen(losses, start, weight, False, least=2, most=2) == (0, 2)
+    assert chosen(losses, start, weight, True, least=3, most=3) == (1, 3)
 
 
 def test_folds_count_by_their_weight():

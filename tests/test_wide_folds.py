@@ -13,7 +13,7 @@ from sklearn.model_selection import KFold
 import rgcss_dask as rg
 from rgcss_dask.core.hashing import fold_of
 from rgcss_dask.core.problem import Problem
-from rgcss_dask.core.tuning import validate
+from rgcss_dask.core.validation import validate
 from rgcss_dask.core.wide import Rows
 from rgcss_dask.scanning.given import ROW_COPIES
 from rgcss_dask.workflow import Question, answer, open_moments
