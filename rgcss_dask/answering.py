@@ -33,6 +33,7 @@ from rgcss_dask.core.stability import Stability
 from rgcss_dask.core.tuning import CrossValidation
 from rgcss_dask.core.wide import Rows, select_from_rows, solved
 from rgcss_dask.core.words import size
+from rgcss_dask.runtime.disk_matrices import folder_of
 from rgcss_dask.runtime.memory_limit import unused_memory
 
 Array = NDArray[np.float64]
@@ -238,7 +239,8 @@ def _check_fits(source: Any, need: Callable[[int], Need]) -> None:
     """Refuse computations that need more memory than is free: the system would kill this process, or start to swap."""
     if not isinstance(source, Moments) or source.KIND != Moments.KIND or 8 * source.n**2 < WORTH_A_LOOK:
         return
-    work, free = need(source.n).work, unused_memory()
+    work = need(source.n).in_memory(source.n, on_disk=folder_of(source.product) is not None)
+    free = unused_memory()
     if work > free:
         raise MemoryError(
             f"the answer takes {size(work)} besides the moments, and {size(free)} of memory are free. Close what else "

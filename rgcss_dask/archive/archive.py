@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.errors import ContainsArrayError
 from zarr.storage import LocalStore
@@ -26,13 +27,17 @@ from rgcss_dask.io.claim import claimed, refuse_lost
 from rgcss_dask.io.files import Folder, is_url
 from rgcss_dask.io.own_files import refuse_wrong
 from rgcss_dask.io.retry import StoreError
+from rgcss_dask.io.scratch import scratch_folder
 from rgcss_dask.io.zarr_store import CODECS, FreshStore, url_store
+from rgcss_dask.runtime.disk_matrices import matrices_on_disk, zero_matrix
 from rgcss_dask.runtime.environment import versions
+from rgcss_dask.runtime.memory_limit import default_budget
 from rgcss_dask.sources.guarded_stores import MissingChunkError, strict_group
 
 FORMAT = 1  # of moments
 FORMAT_OF_KINDS = 2  # of kinds that earlier versions do not know: bands and sketches
 CHUNK_BYTES = 2**25
+PIECE_BYTES = 8 * CHUNK_BYTES  # read at once, so that several chunks are decoded at a time
 
 
 @dataclass(frozen=True)
@@ -194,7 +199,8 @@ def read(folder: Folder) -> tuple[Moments, Record]:
     while True:
         try:
             group = zarr.open_group(_store(folder, read_only=True), path=content["current"], mode="r")
-            return _read_moments(strict_group(group), content["moments"]), Record(**content["record"])
+            with matrices_on_disk(_scratch_for(content["moments"], group)):
+                return _read_moments(strict_group(group), content["moments"]), Record(**content["record"])
         except (StoreError, PermissionError):
             raise
         except Exception as error:  # any error of a codec
@@ -322,7 +328,7 @@ def _read_moments(group: zarr.Group, head: dict[str, Any]) -> Moments:
     names = head.get("arrays", ("shift", "total", "product"))
     height, kind = head.get("height", n), KINDS[head.get("kind", Moments.KIND)]
     stored = {name: _array(group, name, shape_of(name, height, n)) for name in names}
-    arrays = {name: np.asarray(array[...]) for name, array in stored.items()}
+    arrays = {name: _values(array) for name, array in stored.items()}
     parts = {
         kind: tuple(_read_moments(_subgroup(group, f"{kind}/{i}"), part) for i, part in enumerate(head[kind]))
         for kind in ("folds", "groups")
@@ -334,6 +340,23 @@ def _read_moments(group: zarr.Group, head: dict[str, Any]) -> Moments:
     values: dict[str, Any] = {name: _tupled(head[name]) for name in kind.NUMBERS}
     values["differences"] = _differences(head.get("differences"), n)
     return kind(**values | arrays | parts)
+
+
+def _scratch_for(head: dict[str, Any], group: zarr.Group) -> Path | None:
+    """Return the folder for matrices of an archive that do not fit into memory, if the user named one."""
+    n = head.get("columns", group["shift"].shape[0])  # type: ignore[union-attr]  # not in the oldest archives
+    parts = 1 + len(head["folds"]) + len(head["groups"])
+    return scratch_folder() if parts * 8 * n * head.get("height", n) > default_budget() else None
+
+
+def _values(array: zarr.Array[Any]) -> NDArray[np.float64]:
+    """Return the values of an array; a large matrix is read in pieces, into memory or onto a disk."""
+    if array.ndim < 2:
+        return np.asarray(array[...])
+    matrix, step = zero_matrix(array.shape), max(1, PIECE_BYTES // (8 * array.shape[1]))
+    for start in range(0, len(matrix), step):
+        matrix[start : start + step] = array[start : start + step]
+    return matrix
 
 
 def _listed(value: Any) -> Any:

@@ -6,7 +6,7 @@ import json
 import math
 import zlib
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from rgcss_dask.core.noise import Differences
 from rgcss_dask.core.partial_sums import PartialSums, PartSums, Read
 from rgcss_dask.core.rectangle import Rectangle
 from rgcss_dask.io.files import Folder
+from rgcss_dask.runtime.disk_matrices import zero_matrix
 
 FORMAT = 2
 KINDS: dict[str, type[PartSums]] = {**MOMENTS, GappySketch.KIND: GappySketch, "gaps": Gaps, "differences": Differences}
@@ -54,8 +55,11 @@ class Checkpoints:
 
     def load(self, name: str) -> PartialSums | None:
         """Read a checkpoint, or return None if it does not exist."""
-        data = self.folder.read(f"{name}.part")
-        return None if data is None else _decode(data, f"{self.folder.address}/{name}.part")
+        file = self.folder.opened(f"{name}.part")
+        if file is None:
+            return None
+        with file:
+            return _decoded(file, f"{self.folder.address}/{name}.part")
 
     def drop(self, names: list[str]) -> None:
         """Remove checkpoints that a later one replaces."""
@@ -81,8 +85,31 @@ def _entry(key: tuple[str, int], value: PartSums, pieces: list[memoryview]) -> d
     return entry
 
 
-def _decode(data: bytes, where: str) -> PartialSums:
-    line, _, body = data.partition(b"\n")
+class _Numbers:
+    """The numbers of a checkpoint, read one array after another, so that no second copy is in memory."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.crc = 0
+
+    def read(self, count: int) -> NDArray[np.float64]:
+        """Return the next numbers; fewer if the file ends, which its checksum tells."""
+        values = np.zeros(count)
+        self._file.readinto(values.data.cast("B"))  # type: ignore[attr-defined]
+        self.crc = zlib.crc32(values.data.cast("B"), self.crc)
+        return values
+
+    def square(self, n: int) -> NDArray[np.float64]:
+        """Return the next symmetric matrix."""
+        G = zero_matrix((n, n))
+        for i in range(n):
+            G[i, i:] = G[i:, i] = self.read(n - i)
+        return G
+
+
+def _decoded(file: BinaryIO, where: str) -> PartialSums:
+    """Read a checkpoint; the numbers count only once their checksum was found right."""
+    line = file.readline().removesuffix(b"\n")
     if line[:8] != f"{zlib.crc32(line[9:]):08x}".encode():
         raise ValueError(f"the checkpoint {where} is damaged. Remove this file and run the pass again.")
     head = json.loads(line[9:])
@@ -91,20 +118,18 @@ def _decode(data: bytes, where: str) -> PartialSums:
             f"the checkpoint {where} has format {head['format']}; this version reads {FORMAT}. Use the version "
             "that wrote it, or remove the checkpoints and run the pass again."
         )
-    if zlib.crc32(body) != head["crc"]:
+    numbers = _Numbers(file)
+    sums = {(entry["key"][0], entry["key"][1]): _sum(entry, numbers) for entry in head["sums"]}
+    if numbers.crc != head["crc"] or file.read(1):
         raise ValueError(f"the checkpoint {where} is damaged. Remove this file and run the pass again.")
-    values = np.frombuffer(body)
-    sums: dict[tuple[str, int], PartSums] = {}
-    for entry in head["sums"]:
-        sums[entry["key"][0], entry["key"][1]], values = _sum(entry, values)
     products = head.get("products", [()] * len(head["reads"]))
     pairs = zip(head["reads"], products, strict=True)
     reads = tuple(Read(start, stop, crc, weights_crc, tuple(by)) for (start, stop, crc, weights_crc), by in pairs)
     return PartialSums(sums, reads)
 
 
-def _sum(entry: dict[str, Any], values: NDArray[np.float64]) -> tuple[PartSums, NDArray[np.float64]]:
-    """Rebuild one sum from the first values, and return the remaining values."""
+def _sum(entry: dict[str, Any], numbers: _Numbers) -> PartSums:
+    """Rebuild one sum from the next numbers."""
     kind, n = KINDS[entry["kind"]], int(entry["n"])
     height, symmetric = int(entry.get("height", n)), SYMMETRIC.get(entry["kind"], ())
     arrays = ("cross",) if kind is Gaps else getattr(kind, "ARRAYS", ())
@@ -113,24 +138,13 @@ def _sum(entry: dict[str, Any], values: NDArray[np.float64]) -> tuple[PartSums, 
         if field.name in entry:
             found[field.name] = _plain(entry[field.name])
         elif field.name in symmetric:
-            found[field.name], values = _square(values, n), values[n * (n + 1) // 2 :]
+            found[field.name] = numbers.square(n)
         elif field.name in arrays or field.name in ("shift", "total", "count", "squares"):
             shape = (n, n) if field.name == "cross" else shape_of(field.name, height, n)
-            count = math.prod(shape)
-            found[field.name], values = values[:count].reshape(shape).copy(), values[count:]
-    return kind(**found), values
+            found[field.name] = numbers.read(math.prod(shape)).reshape(shape)
+    return kind(**found)
 
 
 def _plain(value: Any) -> Any:
     """Convert lists of JSON back to tuples."""
     return tuple(value) if isinstance(value, list) else value
-
-
-def _square(values: NDArray[np.float64], n: int) -> NDArray[np.float64]:
-    G = np.empty((n, n))
-    start = 0
-    for i in range(n):
-        row = values[start : start + n - i]
-        G[i, i:], G[i:, i] = row, row
-        start += n - i
-    return G

@@ -25,7 +25,7 @@ from rgcss_dask.core.integers import (
 from rgcss_dask.core.precision import ROUNDING, TINY, doubt_of_values, faint
 from rgcss_dask.core.sparse_rows import SparseRows
 from rgcss_dask.core.triangle import Array, add_outer
-from rgcss_dask.runtime.page_pool import empty_sums
+from rgcss_dask.runtime.disk_matrices import zero_matrix
 
 Numbers = tuple[int, float, Array, Array, Array, Array, bool]  # rows, weight, shift, total, product, rounding, exact
 ShiftedSums = tuple[float, Array, Array]  # weight, shift, total
@@ -55,8 +55,7 @@ class Accumulator:
         self._weight = 0.0
         self._shift = self._work.offset
         self._total = np.zeros(n)
-        self._product: Array = empty_sums((n, n))
-        self._product.fill(0.0)
+        self._product: Array = zero_matrix((n, n))
         self._rounding = np.zeros(n)  # bound on the rounding error of the sums of squares
         self._whole = True  # whether sums and shift are integers
 

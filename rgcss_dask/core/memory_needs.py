@@ -20,21 +20,27 @@ class Need:
     kind: str  # "": the moments of all rows; "folds" or "groups": these parts too
     parts: int  # number of parts
     work: int  # bytes besides the moments
+    matrices: int = 0  # n x n matrices among these, which are on a disk if the moments are
 
     def moments(self, n: int) -> int:
         """Return the bytes of the moments themselves, if they have to be sent."""
         return 8 * (1 + self.parts) * n * (n + 2)
 
+    def in_memory(self, n: int, *, on_disk: bool) -> int:
+        """Return the bytes besides the moments that have to be in memory; the moments may be on a disk."""
+        return self.work - (8 * n * n * self.matrices if on_disk else 0)
+
 
 def select_need(n: int, k: int, lams: int = 1, *, bound: bool = False) -> Need:
     """Count the prepared Gram, the factors of each lambda, and another matrix for the eigenvalues of a bound."""
-    return Need("", 0, 8 * n * ((2 if bound else 1) * n + _paths(n, k, lams)))
+    matrices = 2 if bound else 1
+    return Need("", 0, 8 * n * (matrices * n + _paths(n, k, lams)), matrices)
 
 
 def tune_need(n: int, k: int, lams: int, folds: int) -> Need:
     """Count training and held-out Grams, live merges of other folds, and prefix losses."""
     alive = 4 + max(1, folds).bit_length()
-    return Need("folds", folds, 8 * n * (alive * n + _paths(n, k, lams) + 8 * min(k, n)))
+    return Need("folds", folds, 8 * n * (alive * n + _paths(n, k, lams) + 8 * min(k, n)), alive)
 
 
 def stability_need(n: int, k: int, groups: int, memory: int | None) -> Need:
@@ -47,7 +53,7 @@ def refine_need(n: int, k: int, effort: int = 0, *, exact: bool = False) -> Need
     """Count two Grams and the tables of all swaps per parallel search; for an exact search four matrices per level."""
     cpus, picks = available_cpus(), min(k, n)
     levels = 4 * picks * n * cpus if exact else 0
-    return Need("", 0, 8 * n * (2 * n + 24 * picks * min(max(effort, 1), cpus) + levels + _paths(n, k, 1)))
+    return Need("", 0, 8 * n * (2 * n + 24 * picks * min(max(effort, 1), cpus) + levels + _paths(n, k, 1)), 2)
 
 
 def _paths(n: int, k: int, lams: int) -> int:

@@ -19,6 +19,7 @@ from rgcss_dask.core.precision import EPS, faint
 from rgcss_dask.core.sums import Sums
 from rgcss_dask.core.triangle import Array, add_outer
 from rgcss_dask.core.words import counted, listed
+from rgcss_dask.runtime.disk_matrices import copied
 
 # Rounding is far below this share of the squares, unless the squares underflowed.
 LOST = 0.01
@@ -255,7 +256,7 @@ class Moments(Sums):
         """
         mu, sigma = self.preparation(center, scale)
         base = self._near(mu) if self.exact else self
-        G: Array = base.product if base is not self else np.array(base.product)  # moved sums are a copy already
+        G: Array = base.product if base is not self else copied(base.product)  # moved sums are a copy already
         constant, _, terms = base._moves(center, mu, rest)
         G[constant, :] = 0.0
         G[:, constant] = 0.0

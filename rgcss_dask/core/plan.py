@@ -16,6 +16,7 @@ from rgcss_dask.core.merge_tree import Node, build_tree, is_chain, parents_of, r
 from rgcss_dask.core.pass_options import Cuts, Geometry, Options
 from rgcss_dask.core.spans import largest_read, parts_of_span, reads_between, rows_of_read, span_edges
 from rgcss_dask.core.words import size
+from rgcss_dask.runtime.disk_matrices import LEAST
 
 # Copies held during a read, measured for Zarr: the stored bytes, the decoded chunk and the rows assembled from it. The
 # fourth copy is the previous read, which is multiplied while the next one waits for a network.
@@ -37,7 +38,8 @@ class Plan:
     read_rows: int
     concurrency: int
     tile_threads: int  # threads that share the tiles of one span, if memory allows fewer spans than threads
-    memory: int  # most bytes that the pass holds
+    memory: int  # most bytes that the pass holds in memory
+    disk: int = 0  # most bytes of matrices that it keeps on a disk, because they do not fit into memory
 
     @property
     def edges(self) -> Cuts:
@@ -76,40 +78,74 @@ class Plan:
         yield from reads_between(self.geometry.cuts, node.start, node.stop, self.read_rows)
 
 
-def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int, cluster: bool = False) -> Plan:
+def make_plan(
+    geometry: Geometry,
+    options: Options,
+    *,
+    budget: int,
+    threads: int,
+    cluster: bool = False,
+    free_disk: int | None = None,
+) -> Plan:
     """Cut the rows into spans, build the tree that merges them, and run as many spans at once as ``budget`` allows.
 
     On a cluster the plan also counts results that wait while workers read, and results in transfer between workers.
+    Matrices that do not fit into memory go to a disk with ``free_disk`` bytes, if there is one. Spans stay the same.
 
     Raises
     ------
     MemoryError
         When not even one span at a time fits; the message gives the memory needed.
     """
-    _check_matrix_fits(geometry, options, budget)
+    try:
+        return _plan(geometry, options, budget=budget, threads=threads, cluster=cluster)
+    except TooManyColumnsError:
+        if free_disk is None or cluster or not _may_be_on_disk(geometry, options):
+            raise
+    return _plan(geometry, options, budget=budget, threads=threads, free_disk=free_disk)
+
+
+def _plan(
+    geometry: Geometry,
+    options: Options,
+    *,
+    budget: int,
+    threads: int,
+    cluster: bool = False,
+    free_disk: int | None = None,
+) -> Plan:
+    """Return the plan with all matrices in memory, or with all on a disk that has ``free_disk`` bytes."""
+    on_disk = free_disk is not None
+    if not on_disk:
+        _check_matrix_fits(geometry, options, budget)
     chain = is_chain(geometry, options)
     edges = span_edges(geometry, options, parts=parts_of_span(geometry, options) if chain else 1)
     nodes = build_tree(edges, chain=chain)
     read_rows = rows_of_read(geometry, options)
     spans, largest = len(edges) - 1, largest_read(geometry, edges, read_rows)
-    needs = [
-        memory_need(
+
+    def need(concurrency: int, *, on_disk: bool) -> int:
+        return memory_need(
             geometry,
             options,
             spans=spans,
             read_rows=largest,
-            concurrency=c,
-            tile_threads=_tile_threads(threads, c),
+            concurrency=concurrency,
+            tile_threads=_tile_threads(threads, concurrency),
             chain=chain,
             cluster=cluster,
+            on_disk=on_disk,
         )
-        for c in range(1, 2 if chain else max(1, min(threads, spans)) + 1)
-    ]
+
+    needs = [need(c, on_disk=on_disk) for c in range(1, 2 if chain else max(1, min(threads, spans)) + 1)]
     if needs[0] > budget:
         squares = options.candidates is None and options.sketch is None
         kind = TooManyColumnsError if squares and 8 * geometry.columns**2 > budget // SQUARES else MemoryError
-        raise kind(_refusal(geometry, options, needs[0], budget, largest))
-    concurrency = sum(need <= budget for need in needs)
+        raise kind(_refusal(geometry, options, needs[0], budget, largest, on_disk=on_disk))
+    disk = need(1, on_disk=False) - needs[0]
+    if free_disk is not None and disk > free_disk:
+        raise TooManyColumnsError(_disk_refusal(geometry, options, disk, free_disk))
+    concurrency = sum(held <= budget for held in needs)
     return Plan(
         geometry=geometry,
         options=options,
@@ -119,6 +155,7 @@ def make_plan(geometry: Geometry, options: Options, *, budget: int, threads: int
         concurrency=concurrency,
         tile_threads=_tile_threads(threads, concurrency),
         memory=needs[concurrency - 1],
+        disk=disk,
     )
 
 
@@ -132,8 +169,9 @@ def memory_need(
     tile_threads: int,
     chain: bool,
     cluster: bool = False,
+    on_disk: bool = False,
 ) -> int:
-    """Return the most bytes that a pass may hold at once, in each process."""
+    """Return the most bytes that a pass may hold in memory at once, in each process; matrices may be on a disk."""
     n = geometry.columns
     matrix = options.matrix_bytes(n) * options.matrices
     groups = options.groups_among(geometry.rows)
@@ -153,7 +191,7 @@ def memory_need(
     # At the end the sums of all rows are made from those of two parts at a time; gaps are filled beside them.
     sums = max(alive * apart, apart + 2) + groups
     reading = _reading_bytes(geometry, options, read_rows)
-    return OVERHEAD + library + concurrency * (work + gaps + reading) + sums * matrix
+    return OVERHEAD + library + concurrency * (work + gaps + reading) + (0 if on_disk else sums * matrix)
 
 
 def _reading_bytes(geometry: Geometry, options: Options, rows: int) -> int:
@@ -166,6 +204,13 @@ def _reading_bytes(geometry: Geometry, options: Options, rows: int) -> int:
     if options.nan == "drop":  # copied once more without the rows that have gaps
         gathered += gathered or 1.0
     return held + int(gathered * read)
+
+
+def _may_be_on_disk(geometry: Geometry, options: Options) -> bool:
+    """Tell whether the matrices of a pass may be on a disk: those of large products, one for each part."""
+    products = options.candidates is None and options.sketch is None and options.matrices == 1
+    large = options.matrix_bytes(geometry.columns) >= LEAST
+    return products and large and is_chain(geometry, options)
 
 
 def _tile_threads(threads: int, concurrency: int) -> int:
@@ -189,12 +234,23 @@ def _check_matrix_fits(geometry: Geometry, options: Options, budget: int) -> Non
         raise TooManyColumnsError(
             f"an n x n matrix must fit in memory; {geometry.columns:,} columns need {size(matrix)} and "
             f"there are {size(budget)}. Keep fewer columns, give more memory (memory=...), pick in two readings with "
-            "rgcss_dask.select_wide(source, k), or, when there are fewer rows than columns, select from the rows "
-            "themselves: rgcss_dask.Factor(rows)."
+            "rgcss_dask.select_wide(source, k), keep the matrix on a disk (name a folder in rgcss.scratch of Dask's "
+            "configuration), or, when there are fewer rows than columns, select from the rows themselves: "
+            "rgcss_dask.Factor(rows)."
         )
 
 
-def _refusal(geometry: Geometry, options: Options, least: int, budget: int, read_rows: int) -> str:
+def _disk_refusal(geometry: Geometry, options: Options, need: int, free: int) -> str:
+    parts = max(1, options.folds) + options.groups
+    fewer = "" if parts == 1 else f", keep fewer parts apart (now {parts}, each with its own n x n matrix)"
+    return (
+        "n x n matrices that do not fit into memory must fit on the disk of rgcss.scratch; those of "
+        f"{geometry.columns:,} columns need {size(need)} and {size(free)} are free. Name a folder on a larger "
+        f"disk{fewer}, or pick in two readings with rgcss_dask.select_wide(source, k)."
+    )
+
+
+def _refusal(geometry: Geometry, options: Options, least: int, budget: int, read_rows: int, *, on_disk: bool) -> str:
     parts = max(1, options.folds) + options.groups
     advice = f"Give at least memory={least:_} bytes"
     if parts > 1:
@@ -202,6 +258,8 @@ def _refusal(geometry: Geometry, options: Options, least: int, budget: int, read
         advice += f", keep fewer parts apart (now {parts}, each with its own {kind})"
     if options.candidates is None and options.sketch is None:
         advice += ", pick in two readings with rgcss_dask.select_wide(source, k)"
+        if not on_disk and _may_be_on_disk(geometry, options):
+            advice += ", keep the matrices on a disk (name a folder in rgcss.scratch of Dask's configuration)"
     if _reading_bytes(geometry, options, read_rows) > least // 2:
         advice += f", or rewrite the array in smaller chunks (now {size(read_rows * geometry.row_bytes)} of rows)"
     return (

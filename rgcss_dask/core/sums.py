@@ -12,7 +12,7 @@ from rgcss_dask.core.accumulate import common_shift
 from rgcss_dask.core.integers import is_within
 from rgcss_dask.core.precision import ROUNDING
 from rgcss_dask.core.triangle import Array, add_moved, add_outer
-from rgcss_dask.runtime.page_pool import empty_sums
+from rgcss_dask.runtime.disk_matrices import copied, empty_like
 
 # Rounding of a mean counts from this share of the spread on: losses are accurate to 1e-9.
 _COUNTS = 1e-9
@@ -110,7 +110,7 @@ class Sums:
 
         The outer products that move ``other`` to another shift are added on the way, so that its product is not copied.
         """
-        product = self.product if overwrite and self.product.flags.writeable else empty_sums(self.product.shape)
+        product = self.product if overwrite and self.product.flags.writeable else empty_like(self.product)
         add_moved(self.product, other.product, moves, product, sign=sign)
         return product
 
@@ -118,7 +118,7 @@ class Sums:
         """Move exact sums to the integers nearest to ``point``; every number stays an exact integer."""
         moved, moves = self._moves_near(point)
         if moves:
-            product = self.product if overwrite and self.product.flags.writeable else np.array(self.product)
+            product = self.product if overwrite and self.product.flags.writeable else copied(self.product)
             add_outer(product, moves)
             kernels.mirror(product)
             moved = replace(moved, product=product)

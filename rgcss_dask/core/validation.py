@@ -18,6 +18,7 @@ from rgcss_dask.core.solver.greedy import solve
 from rgcss_dask.core.tuning import Array, CrossValidation, chosen
 from rgcss_dask.core.wide import Rows, solved
 from rgcss_dask.runtime.blas import single_threaded_blas
+from rgcss_dask.runtime.disk_matrices import empty_like
 
 
 def validate(
@@ -84,7 +85,8 @@ def _lambdas(
         return checked_grid(lams), False
     if lam_per_row is not None:
         return checked_grid(lam_per_row), True
-    return default_grid(problem.base(moments).core() / moments.weight, k), True
+    core = problem.base(moments).core()
+    return default_grid(np.divide(core, moments.weight, out=empty_like(core)), k), True
 
 
 def _hold_out(index: int, fold: Moments | Rows, rest: Moments | Rows, k: int, problem: Problem) -> _HeldOut:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import fsspec
 
@@ -156,6 +157,16 @@ class Folder:
             if stop is not None and status_of(error) == 416:  # an empty object has no first bytes
                 return b""
             raise
+
+    def opened(self, name: str) -> BinaryIO | None:
+        """Open a file for reading, or return None if it does not exist; one of a store is read into memory."""
+        if not self.is_local:
+            content = self.read(name)
+            return None if content is None else io.BytesIO(content)
+        try:
+            return Path(self.root, name).open("rb")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def exists(self, name: str) -> bool:
         """Tell whether a file exists, without using a cached listing."""

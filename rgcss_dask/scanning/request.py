@@ -6,6 +6,7 @@ import hashlib
 import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from rgcss_dask.core.partial_sums import Read
 from rgcss_dask.core.pass_options import Geometry, Options, check_counts
 from rgcss_dask.core.plan import Plan, make_plan
 from rgcss_dask.core.problem import Columns
+from rgcss_dask.io.scratch import scratch_folder
 from rgcss_dask.io.sizes import parse_memory
+from rgcss_dask.runtime.disk_matrices import free_bytes
 from rgcss_dask.sources.base import Reading, Source
 from rgcss_dask.sources.in_memory import ArraySource
 from rgcss_dask.sources.row_vectors import RowVector
@@ -42,6 +45,7 @@ class Request:
     budget: int  # bytes that each process may use
     budget_asked: bool  # whether the caller gave the budget
     small: bool = False  # whether the calling thread does all the work
+    scratch: Path | None = None  # where matrices are kept that do not fit into memory
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -116,6 +120,7 @@ def make_request(
         budget=where.memory,
         budget_asked=memory is not None,
         small=small,
+        scratch=scratch_folder() if plan.disk else None,
     )
 
 
@@ -133,7 +138,15 @@ def _planned(geometry: Geometry, options: Options, memory: Any, *, small: bool, 
     where = capacity(cluster=cluster)
     where = where if memory is None else replace(where, memory=parse_memory(memory))
     on_cluster = where.client is not None
-    return where, make_plan(geometry, options, budget=where.memory, threads=where.threads, cluster=on_cluster)
+    scratch = scratch_folder()
+    return where, make_plan(
+        geometry,
+        options,
+        budget=where.memory,
+        threads=where.threads,
+        cluster=on_cluster,
+        free_disk=None if scratch is None else free_bytes(scratch),
+    )
 
 
 def candidate_places(candidates: Columns, source: Source) -> tuple[int, ...]:

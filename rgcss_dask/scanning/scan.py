@@ -31,6 +31,7 @@ from rgcss_dask.io.claim import claimed, refuse_lost
 from rgcss_dask.io.files import Folder
 from rgcss_dask.io.outputs import refuse_inputs
 from rgcss_dask.runtime.blas import single_threaded_blas
+from rgcss_dask.runtime.disk_matrices import matrices_on_disk
 from rgcss_dask.scanning.graph import build_graph, run_tree
 from rgcss_dask.scanning.request import Request, candidate_places, make_request
 from rgcss_dask.scanning.tasks import Finish, PassJob, run_finish
@@ -262,7 +263,8 @@ def run(
         LOGGER.info("reading %s, %d of them resumed, in %d spans", what, resumed, len(plan.spans))
         began = time.perf_counter()
         if client is None:
-            moments, reads = run_on_threads(graph, key, report, plan.concurrency)
+            with matrices_on_disk(request.scratch):
+                moments, reads = run_on_threads(graph, key, report, plan.concurrency)
         elif stay:
             moments, reads = left_on_cluster(client, graph, key, report, reporter)
         else:

@@ -18,6 +18,7 @@ from rgcss_dask.core.solver.leading import leading
 from rgcss_dask.core.solver.pool import PARTS, Pool, split
 from rgcss_dask.core.spectrum import SMALL, Spectrum, least_left
 from rgcss_dask.runtime.blas import single_threaded_blas
+from rgcss_dask.runtime.disk_matrices import empty_like
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -154,11 +155,13 @@ class Gram:
         return self.matrix[picks] * self.unit
 
     def core(self) -> Array:
-        return self.matrix if self.unit == 1.0 else self.matrix * self.unit
+        if self.unit == 1.0:
+            return self.matrix
+        return np.multiply(self.matrix, self.unit, out=empty_like(self.matrix))
 
     def spectrum(self, counts: Array, k: int | None = None) -> Spectrum:
         roots = np.sqrt(counts)
-        weighted = self.matrix if np.all(counts == 1.0) else self.matrix * roots * roots[:, None]
+        weighted = self.matrix if np.all(counts == 1.0) else self._weighted(roots)
         if k is not None and SMALL < self.n and 4 * k < self.n and (found := self._leading(weighted, roots, k)):
             return replace(
                 found, values=found.values * self.unit, total=found.total * self.unit, doubt=found.doubt * self.unit
@@ -169,6 +172,10 @@ class Gram:
             raise not_a_gram(f"eigenvalue {values[-1] * self.unit:g}, with {values[0] * self.unit:g} the largest")
         left = least_left(self.matrix, counts)
         return Spectrum.whole(values * self.unit, None if left is None else left * self.unit)
+
+    def _weighted(self, roots: Array) -> Array:
+        weighted = np.multiply(self.matrix, roots, out=empty_like(self.matrix))
+        return np.multiply(weighted, roots[:, None], out=weighted)
 
     def _leading(self, weighted: Array, roots: Array, k: int) -> Spectrum | None:
         with Pool() as pool, single_threaded_blas():

@@ -9,6 +9,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from rgcss_dask.core.spectrum import Spectrum
+from rgcss_dask.runtime.disk_matrices import copied
 
 Array = NDArray[np.float64]
 Multiply = Callable[[Array], Array]  # X, one vector in each row, times the matrix
@@ -54,7 +55,8 @@ def leading(matrix: Array, multiply: Multiply, k: int) -> Spectrum | None:
 
 def _all_below(matrix: Array, W: Array, limit: float) -> bool:
     """Tell whether all eigenvalues of the matrix minus W W' are below a limit."""
-    rest = np.negative(matrix.T, order="F")
+    rest = copied(matrix).T  # in Fortran order, where the factor overwrites it
+    np.negative(rest, out=rest)
     rest[np.diag_indices_from(rest)] += limit
     rest = scipy.linalg.blas.dsyrk(1.0, np.asfortranarray(W), beta=1.0, c=rest, lower=1, overwrite_c=1)
     return bool(scipy.linalg.lapack.dpotrf(rest, lower=1, clean=0, overwrite_a=1)[1] == 0)
