@@ -155,6 +155,28 @@ def test_more_columns_take_more_memory(rows, columns, folds, groups, dtype, clus
         assert few.memory <= many.memory * 1.1  # spans of fewer rows may have one group less in them
 
 
+@given(
+    rows=st.sampled_from([10**4, 10**5, 10**6]),
+    columns=st.integers(100, 24_000),
+    folds=st.lists(st.integers(2, 20), min_size=2, max_size=2),
+    threads=st.lists(st.integers(1, 64), min_size=2, max_size=2),
+    dtype=st.sampled_from(["u1", "f4", "f8"]),
+    cluster=st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_more_folds_and_more_threads_take_more_memory(rows, columns, folds, threads, dtype, cluster):
+    of, many = geometry(rows, columns, 100, dtype), max(threads)
+
+    def need(folds, threads):
+        made = make_plan(of, Options(folds=folds), budget=10**15, threads=threads, cluster=cluster)
+        return made.memory, is_chain(of, made.options)
+
+    (less, short), (more, long) = need(min(folds), many), need(max(folds), many)
+    if short == long:
+        assert less <= more * 1.1  # spans of fewer folds are shorter, and more of them may be there
+    assert need(folds[0], min(threads))[0] <= need(folds[0], many)[0]
+
+
 def most_alive(nodes, threads, seed):
     """Count the results that are there or in the making, as `most_held` does, of spans that take about as long."""
     return most_held(nodes, threads, 0.5, seed, making=True)

@@ -130,6 +130,15 @@ def test_fewer_rows_lie_in_the_memory_of_more_and_sums_do_not():
         assert empty_sums((600, 600)).ctypes.data not in (gone, place, places[2_000])
 
 
+def test_freed_rows_too_small_for_the_next_ones_are_given_back():
+    """Else a pass whose reads grow holds the largest of each size beside the rows in use."""
+    with freed_memory_kept():
+        for rows in (500, 700, 900, 300):
+            block = empty_rows((rows, 600), np.float64)
+            del block
+            assert [len(free) for free in _rows._free] == [8 * 600 * (900 if rows == 300 else rows)]
+
+
 def test_an_array_outlives_the_pass_it_was_made_in():
     with freed_memory_kept():
         kept = empty_sums(SHAPE, np.float32)
