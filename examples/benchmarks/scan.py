@@ -1,6 +1,7 @@
 """How fast the pass is: ratios against the bare work and against other ways, all in one run.
 
     python examples/benchmarks/scan.py [--rows 1200000] [--columns 784] [--repeats 3] [--peers] [--cluster]
+    python examples/benchmarks/scan.py --bare --rows 60000 --columns 4096
     python examples/benchmarks/scan.py --integers [--columns 784 2048 4096] [--repeats 5]
 
 Every figure is a ratio of two times measured one after the other on this machine, so that a busy or slow one shifts
@@ -49,6 +50,7 @@ def main() -> None:
     parser.add_argument(
         "--peers", action="store_true", help="also the slow ways: da.cov, dask-ml, scikit-learn, scanpy"
     )
+    parser.add_argument("--bare", action="store_true", help="our pass beside the bare work, and no other way")
     parser.add_argument("--cluster", action="store_true", help="also a local cluster of two workers")
     parser.add_argument("--integers", action="store_true", help="passes over integers with oneDNN and without")
     options = parser.parse_args()
@@ -100,6 +102,8 @@ def run(path: str, options: argparse.Namespace) -> None:
         ways["our pass in float64"] = lambda: rg.scan(wide)
     if options.peers:
         ways |= peers(path)
+    if options.bare:
+        ways = {name: ways[name] for name in ("bare read + SYRK", "our pass")}
     rg.scan(path, rows=slice(0, CHUNK))  # imports, and kernels compiled at their first use
     times = {name: [] for name in ways}
     for _ in range(options.repeats):
@@ -124,19 +128,21 @@ def report(times: dict[str, list[float]]) -> None:
 
 def bare(array: zarr.Array, dtype: type) -> float:
     """Time to read all chunks plus time of the products, each spread over the threads."""
-    starts = range(0, array.shape[0], CHUNK)
-    with single_threaded_blas(), ThreadPoolExecutor(available_cpus()) as pool:
+    starts, n = range(0, array.shape[0], CHUNK), array.shape[1]
+    threads = min(available_cpus(), len(starts))
+    with single_threaded_blas(), ThreadPoolExecutor(threads) as pool:
         began = time.perf_counter()
         list(pool.map(lambda start: array[start : start + CHUNK].shape, starts))
         reading = time.perf_counter() - began
-        blocks = [array[start : start + CHUNK].astype(dtype) for start in starts[:8]]
-        outs = [np.empty((array.shape[1], array.shape[1]), dtype) for _ in blocks]
+        blocks = [array[start : start + CHUNK].astype(dtype) for start in starts[:threads]]
+        outs = [np.ones((n, n), dtype) for _ in blocks]
 
-        def product(i: int) -> None:
-            np.matmul(blocks[i % 8].T, blocks[i % 8], out=outs[i % 8])
+        def products(i: int) -> None:
+            for _ in starts[i::threads]:
+                np.matmul(blocks[i].T, blocks[i], out=outs[i])
 
         began = time.perf_counter()
-        list(pool.map(product, range(len(starts))))
+        list(pool.map(products, range(threads)))
         return reading + time.perf_counter() - began
 
 
