@@ -193,8 +193,8 @@ class Sketch(Rectangle):
 def with_norms(F: Array, norms: Array) -> Array:
     """Scale the columns of F to these squared norms, in place; columns of zeros stay.
 
-    The exact norms of all rows take the error of their estimates out of every product: on data of many kinds, picks on
-    the sketch alone lose a quarter less.
+    The exact norms take the error of their estimates out of every product. On eight data sets, what picks on the sketch
+    alone lose fell from 2.1 to 1.8 % for 16 columns on 160 rows, and rose from 0.8 to 0.9 % for 64 on 640 rows.
     """
     own = np.einsum("ij,ij->j", F, F)
     F *= np.sqrt(norms / np.where(own > 0, own, 1.0))
