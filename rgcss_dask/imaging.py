@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +14,7 @@ from rgcss_dask.answering import answered, improved
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.answer import AboutSelection
+from rgcss_dask.core.input_checks import NotFiniteError
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.places import coordinates
 from rgcss_dask.core.problem import Columns, Problem
@@ -21,7 +24,7 @@ from rgcss_dask.estimator.supervised import carrying_y
 from rgcss_dask.origin import PickedFrom
 from rgcss_dask.scanning.scan import scan
 from rgcss_dask.sources.beside import Targets, with_targets
-from rgcss_dask.sources.cube import in_turns, pixels
+from rgcss_dask.sources.cube import in_turns, pixel_at, pixels, placed_as
 
 Array = NDArray[np.float64]
 
@@ -91,8 +94,9 @@ def bands(
         Noise variances; ``"neighbours"`` estimates them from second differences of pixels along the lines, where a
         scene changes evenly and noise does not.
     labels : array of int of shape (lines, columns), optional
-        A class for each pixel. The picked bands then separate the classes, which all count alike. Only labelled pixels
-        are used; to classify other pixels later, give the labels of the training pixels only.
+        A class for each pixel; a DataArray with dimensions of the cube may have them in either order. The picked bands
+        then separate the classes, which all count alike. Only labelled pixels are used; to classify other pixels
+        later, give the labels of the training pixels only.
     share : float, default=1.0
         With labels: share of the labels in the loss, above 0; the signals make up the rest. With 1, noise is not
         estimated.
@@ -109,7 +113,8 @@ def bands(
     effort : int, default=0
         Number of additional searches for better swaps, see `refine`.
     dim : str, optional
-        The band dimension of a DataArray; the last one by default.
+        The band dimension of a DataArray; by default the one called band, bands, wavelength or wavelengths, else the
+        last one.
     nan : {"raise", "drop"}, default="raise"
         Policy for pixels with a gap in a band: raise an error that names the pixel, or leave them out.
     progress : bool or callable, optional
@@ -144,16 +149,17 @@ def bands(
         raise ValueError("share is the share of the labels in the loss: give labels as well.")
     shown: dict[str, Any] = {"nan": nan, "progress": progress}
     asked = Problem(lam=lam, include=include, exclude=exclude, center=True)
-    targets = None if labels is None else _targets(labels, shape, unlabelled)
+    targets = None if labels is None else _targets(placed_as(cube, labels), shape, unlabelled)
     alone = targets is not None and share == 1.0
     looks = isinstance(noise, str) and not alone
     variance = None if alone else _given(noise, rows.shape[1])
-    if targets is None or looks:
-        moments = scan(rows, noise=looks, **shown)
-        variance = _found(moments) if looks else variance
-    if targets is not None:
-        moments = scan(with_targets(rows, targets), rows=targets.values != unlabelled, **shown)
-        _check_classes(moments, targets)
+    with _naming_pixels(shape[1]):
+        if targets is None or looks:
+            moments = scan(rows, noise=looks, **shown)
+            variance = _found(moments) if looks else variance
+        if targets is not None:
+            moments = scan(with_targets(rows, targets), rows=targets.values != unlabelled, **shown)
+            _check_classes(moments, targets)
     problem = _with_noise(asked, moments, variance)
     if targets is not None:
         problem = carrying_y(problem, moments, targets, share)
@@ -163,6 +169,20 @@ def bands(
     carried = _words(variance, targets, share)
     spectrum = (moments.mean[: rows.shape[1]], None if variance is None else np.sqrt(variance), _at(rows.names))
     return Bands(picked, *spectrum, carried).known(PickedFrom.of(moments, {"address": rows.address}))
+
+
+@contextmanager
+def _naming_pixels(width: int) -> Iterator[None]:
+    """Name the pixel of a value that is not finite by its line and column."""
+    try:
+        yield
+    except NotFiniteError as error:
+        line, place = pixel_at(error.row, width)
+        band = error.column if error.name is None else f"{error.column} ({error.name})"
+        raise ValueError(
+            f"values must be finite; the pixel in line {line} and column {place} has {error.value} in band {band}. Use "
+            "nan='drop' to leave out such pixels, or take the band out of the cube."
+        ) from None
 
 
 def _at(names: tuple[str, ...] | None) -> Array | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.cluster.remote_moments import RemoteMoments
 from rgcss_dask.core.aims import chosen
-from rgcss_dask.core.input_checks import is_whole
+from rgcss_dask.core.input_checks import NotFiniteError, is_whole
 from rgcss_dask.core.moments import Moments
 from rgcss_dask.core.panel import GenePanel
 from rgcss_dask.core.problem import Problem
@@ -69,7 +69,8 @@ def gene_panel(
     k : int
         Number of genes, including those in ``include``.
     cell_types : str or array of shape (cells,), optional
-        The column of ``obs`` with the type of each cell, or the types themselves. All types count alike, whatever their
+        The column of ``obs`` with the type of each cell, or the types themselves, in the order of the cells; a pandas
+        Series whose index holds the names of the cells may be in any order. All types count alike, whatever their
         number of cells. Without it only the genes count.
     share : float, default=0.3
         Share of the cell types in the loss before the first pick, from 0 to 1; the genes make up the rest. A larger
@@ -128,7 +129,13 @@ def gene_panel(
         raise ValueError(f"share must be from 0 to 1, the share of the cell types in the loss; got {share!r}.")
     targets = None if cell_types is None else _types(cells, cell_types)
     source: Source = ColumnsSource(cells.matrix, places)
-    moments = scan(source if targets is None else with_targets(source, targets), progress=progress)
+    try:
+        moments = scan(source if targets is None else with_targets(source, targets), progress=progress)
+    except NotFiniteError as error:
+        raise ValueError(
+            f"values must be finite; cell {cells.obs.index[error.row]!r} has {error.value} for gene {error.name!r}. "
+            "Leave such cells or genes out, or fill the gaps before."
+        ) from None
     moments = moments.fetch() if isinstance(moments, RemoteMoments) else moments
     _warn_of_values(moments, len(places))
     aims |= _carrying(moments, targets, share)
@@ -190,7 +197,7 @@ def _types(cells: Cells, cell_types: Any) -> Targets:
         there = listed(list(cells.obs.columns)) if len(cells.obs.columns) else "none"
         raise ValueError(f"obs has no column {cell_types!r}; the columns there are: {there}.")
     what = f"obs[{cell_types!r}]" if isinstance(cell_types, str) else "cell_types"
-    given = cells.obs[cell_types] if isinstance(cell_types, str) else cell_types
+    given = cells.obs[cell_types] if isinstance(cell_types, str) else _in_order(cell_types, cells.obs.index)
     labels = pandas.Series(np.asarray(given, dtype=object))
     if len(labels) != cells.matrix.shape[0]:
         raise ValueError(f"{what} must have a type for each of {cells.matrix.shape[0]:,} cells; got {len(labels):,}.")
@@ -206,6 +213,13 @@ def _types(cells: Cells, cell_types: Any) -> Targets:
         found = f"of {alone[0]!r} there is one" if alone else f"there is only {counts.index[0]!r}"
         raise ValueError(f"{what} must have two types or more, of two cells or more each; {found}.")
     return Targets.of(labels.astype(str).to_numpy(dtype=str), len(labels))
+
+
+def _in_order(cell_types: Any, names: Any) -> Any:
+    """Return the types in the order of the cells, if they are a Series that has the names of all cells."""
+    pandas = imported("pandas", extra="anndata", by=BY)
+    named = isinstance(cell_types, pandas.Series) and cell_types.index.is_unique and names.is_unique
+    return cell_types.reindex(names) if named and names.isin(cell_types.index).all() else cell_types
 
 
 def _carrying(moments: Moments, targets: Targets | None, share: float) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from rgcss_dask.cluster.progress import Callback
 from rgcss_dask.core.aims import Aims
 from rgcss_dask.core.answer import AboutSelection
 from rgcss_dask.core.errors import WrongKindError
-from rgcss_dask.core.input_checks import is_whole
+from rgcss_dask.core.input_checks import NotFiniteError, is_whole
 from rgcss_dask.core.moments import Moments
-from rgcss_dask.core.places import nearest
+from rgcss_dask.core.places import knows_latitude, nearest
 from rgcss_dask.core.problem import Problem
 from rgcss_dask.core.rebuild import Rebuild
 from rgcss_dask.core.refinement import CHEAP
@@ -106,7 +106,7 @@ class Sensors(AboutSelection):
         Parameters
         ----------
         field : DataArray
-            A field on the same places as the field given to `sensors`.
+            A field on the same places as the field given to `sensors`; one without the dimension of times is one time.
 
         Returns
         -------
@@ -116,6 +116,7 @@ class Sensors(AboutSelection):
         if not is_labelled(field):
             raise WrongKindError(f"a field is a DataArray of Xarray; got {type(field).__qualname__}.")
         self.layout.check_places(field)
+        field = field if self.layout.rows in field.dims else field.expand_dims(self.layout.rows)
         found = field.isel(self.layout.indexers(self.columns)).transpose(self.layout.rows, PLACE)
         return found.assign_coords({RANK: (PLACE, np.arange(1, len(self) + 1))})
 
@@ -240,6 +241,7 @@ def sensors(
     """
     _check(field, k, budget, lam, blocks)
     layout = Field.of(field, rows)
+    _check_layout(layout, field, weights, blocks)
     stations = _stations(layout, keep)
     maps = {"regions": regions, "limits": limits, "costs": costs, "weights": weights}
     aims = _aims(layout, stations, distance=distance, budget=budget, **maps)
@@ -248,7 +250,10 @@ def sensors(
     problem = problem.by_index(layout.n, layout.names)
     k = most_columns(layout.n, layout.names, k, problem, tunes=tunes)
     problem.rules(k, layout.n, layout.names)  # refuses invalid options before the field is read
-    source = given(layout.matrix(field), folds=blocks, blocks=True, nan=nan, progress=progress).source
+    try:
+        source = given(layout.matrix(field), folds=blocks, blocks=True, nan=nan, progress=progress).source
+    except NotFiniteError as error:
+        raise ValueError(_gap(error, layout, field)) from None
     assert isinstance(source, Moments | Rows)
     tuned = validated(source, k, problem, fixed_k=True) if tunes else None
     problem = problem if tuned is None else problem.at(tuned.lam)
@@ -277,6 +282,32 @@ def _check(field: Any, k: int | None, budget: float | None, lam: float | str, bl
         raise ValueError(f"blocks must be a whole number of runs of times, 2 or more; got {blocks!r}.")
     if isinstance(lam, str) and lam != "cv":
         raise ValueError(f"lam must be a number or 'cv'; got {lam!r}.")
+
+
+def _check_layout(layout: Field, field: Any, weights: Any, blocks: int) -> None:
+    """Refuse fields whose first dimension is not the times, as far as that can be seen."""
+    told = f"The times are {layout.rows!r}; if another dimension is, name it: rows='time'."
+    if blocks > field.sizes[layout.rows]:
+        raise ValueError(
+            f"blocks must be at most the number of times, {field.sizes[layout.rows]}, because each is held out once; "
+            f"got {blocks}. {told}"
+        )
+    if isinstance(weights, str) and weights == "latitude" and not knows_latitude(layout.names):
+        dims = ", ".join(str(dim) for dim in layout.keep.dims)
+        raise ValueError(
+            f"weights='latitude', the default, needs a dimension called lat or latitude with numbers; the places have "
+            f"{dims}. Give weights=None to count all places alike, or a map. {told}"
+        )
+
+
+def _gap(error: NotFiniteError, layout: Field, field: Any) -> str:
+    """Say at which place and time a value is missing, and what to do."""
+    times = layout.rows
+    when = field[times].to_numpy()[error.row] if times in field.coords else error.row
+    return (
+        f"values must be finite; at {error.name} there is {error.value} for {times}={when}, and values at other times. "
+        f"Use nan='drop' to leave out such times, or fill them before: field.interpolate_na({times!r})."
+    )
 
 
 def _moves(source: Moments | Rows, k: int) -> bool:

@@ -159,7 +159,7 @@ def test_swaps_and_bands_that_are_given(cube):
 def test_pixels_with_gaps_are_refused_or_left_out(cube, labels):
     gaps = cube.copy()
     gaps[2, 3, 4] = np.nan
-    with pytest.raises(ValueError, match="column 4 of memory holds nan"):
+    with pytest.raises(ValueError, match="the pixel in line 2 and column 3 has nan in band 4"):
         rg.bands(gaps, 2)
     picked = rg.bands(gaps, 2, nan="drop")
     rows = snake(gaps)
@@ -242,3 +242,35 @@ def test_the_plot_shows_the_bands_on_the_mean_spectrum(cube):
     axes = plots.bands(rg.bands(field, 3, noise=None))
     np.testing.assert_allclose(axes.lines[0].get_xdata(), at[::-1])
     assert axes.get_xlabel() == "wavelength"
+
+
+@pytest.mark.parametrize("name", ["band", "Wavelength"])
+def test_a_dimension_called_band_is_that_of_the_bands_wherever_it_stands(cube, name):
+    xr = pytest.importorskip("xarray")
+    array = xr.DataArray(cube, {name: np.arange(BANDS) * 10}, ("y", "x", name)).transpose(name, "y", "x")
+    found = rg.bands(array, 3, progress=False)
+    assert found.columns.tolist() == rg.bands(cube, 3, progress=False).columns.tolist()
+    assert found.names[0].startswith(f"{name}=")
+    assert rg.bands(array, 3, dim="x", progress=False).names[0].startswith("x=")
+
+
+def test_labels_of_a_dataarray_may_be_transposed():
+    xr = pytest.importorskip("xarray")
+    rng = np.random.default_rng(0)
+    square = np.cumsum(rng.normal(size=(9, 9, 6)), axis=1)
+    labels = 1 + (square[:, :, 1] > 0)
+    array = xr.DataArray(square, dims=("y", "x", "band"))
+    turned = xr.DataArray(labels, dims=("y", "x")).transpose("x", "y")
+    wanted = rg.bands(square, 2, labels=labels, progress=False)
+    assert rg.bands(array, 2, labels=turned, progress=False).loss == pytest.approx(wanted.loss)
+    assert rg.bands(array, 2, labels=labels.T, progress=False).loss != pytest.approx(wanted.loss)
+
+
+@pytest.mark.parametrize("line", [2, 3])  # walked to and fro
+@pytest.mark.parametrize("kinds", [False, True])
+def test_a_pixel_with_a_gap_is_named(cube, labels, line, kinds):
+    gap = cube.copy()
+    gap[line, 4, 5] = np.nan
+    options = {"labels": np.maximum(labels, 1)} if kinds else {}
+    with pytest.raises(ValueError, match=rf"line {line} and column 4 has nan in band 5\. Use nan='drop'"):
+        rg.bands(gap, 3, progress=False, **options)

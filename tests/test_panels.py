@@ -288,5 +288,21 @@ def test_what_holds_no_anndata_is_said(cells, tmp_path):
     gaps = made()
     gaps.X = gaps.X.toarray()
     gaps.X[3, 0] = np.nan
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(ValueError, match="cell 'c3' has nan for gene 'g0'"):
         rg.gene_panel(gaps, K)
+
+
+def test_types_as_a_series_belong_to_the_cells_that_it_names(cells):
+    names = rg.gene_panel(cells, K, "kind", inplace=False).names
+    turned = cells.obs["kind"][::-1]
+    assert rg.gene_panel(cells, K, turned, inplace=False).names == names
+    assert rg.gene_panel(cells, K, turned.to_numpy(), inplace=False).names != names  # in the order of the cells
+    unnamed = cells.obs["kind"].reset_index(drop=True)
+    assert rg.gene_panel(cells, K, unnamed, inplace=False).names == names
+
+
+def test_a_cell_with_a_gap_is_named(cells):
+    cells.X = cells.X.toarray()
+    cells.X[7, 5] = np.nan
+    with pytest.raises(ValueError, match=r"cell 'c7' has nan for gene 'g5'\. Leave such cells or genes out"):
+        rg.gene_panel(cells, K, "kind")

@@ -172,7 +172,7 @@ def test_stations_are_found_across_the_date_line():
         ({"weights": "area"}, "must be numbers, a mapping or 'latitude'"),
         ({"lam": "best"}, "lam must be a number or 'cv'"),
         ({"blocks": 1}, "blocks must be a whole number of runs of times, 2 or more; got 1"),
-        ({"blocks": 81}, "between 2 and the number of rows, 80"),
+        ({"blocks": 81}, "blocks must be at most the number of times, 80.*got 81"),
         ({"k": 0}, "k must be a whole number"),
         ({"k": None}, "k or budget is required"),
         ({"distance": -5.0}, "distance must be a number above 0"),
@@ -215,3 +215,51 @@ def test_the_map_shows_every_sensor_and_what_stood_there_before(field):
     assert plots.error_left(placed.error, estimated.places_).figure is not axes.figure
     with pytest.raises(ValueError, match="a map is a DataArray over two dimensions"):
         plots.error_left(placed.error[0], placed.places)
+
+
+def test_maps_taken_from_the_field_itself_keep_its_time(field):
+    sea = field.isel(time=0).notnull()
+    north = (0 * field.isel(time=3) + field["lat"]) > 50
+    placed = rg.sensors(field, 4, regions=sea, limits=[(north, 1)], costs=xr.where(sea, 1.0, 2.0), progress=False)
+    assert len(placed) == 4
+    assert int((placed.places["lat"] > 50).sum()) <= 1
+
+
+def test_a_field_of_one_time_is_read_and_rebuilt(field):
+    placed = rg.sensors(field[:60], 4, progress=False)
+    now = placed.rebuild(placed.read(field.isel(time=70)))
+    assert now.dims == ("time", "lat", "lon")
+    assert now["time"].size == 1
+    xr.testing.assert_allclose(now[0], placed.rebuild(placed.read(field[70:71]))[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "said"),
+    [
+        (
+            lambda f: f.rename(lat="y", lon="x"),
+            {},
+            "weights='latitude', the default, .*the places have y, x.*weights=None",
+        ),
+        (
+            lambda f: f.transpose("lat", "lon", "time"),
+            {"blocks": 2},
+            "places have lon, time.*The times are 'lat'.*rows='time'",
+        ),
+        (lambda f: f[:3], {}, "blocks must be at most the number of times, 3.*got 5"),
+        (
+            lambda f: f.where((f.time != 5) | (f.lon > -10)),
+            {},
+            "at lat=40.0, lon=-10.0 there is nan for time=5.*nan='drop'",
+        ),
+    ],
+)
+def test_what_a_field_lacks_is_said_in_the_words_of_sensors(field, change, options, said):
+    with pytest.raises(ValueError, match=said):
+        rg.sensors(change(field.assign_coords(time=range(80))), 3, progress=False, **options)
+
+
+def test_places_without_latitudes_all_count_alike_if_asked_for(field):
+    renamed = field.rename(lat="y", lon="x", time="t")
+    found = rg.sensors(renamed, 3, weights=None, progress=False)
+    assert found.columns.tolist() == rg.sensors(field, 3, weights=None, progress=False).columns.tolist()

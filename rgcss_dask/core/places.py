@@ -30,6 +30,11 @@ def _one_of(found: dict[str, Array], words: tuple[str, ...]) -> Array | None:
     return next((values for dim, values in found.items() if dim.lower() in words), None)
 
 
+def knows_latitude(names: tuple[str, ...] | None) -> bool:
+    """Tell whether every column knows its latitude."""
+    return _one_of(coordinates(names), LATITUDES) is not None
+
+
 def latitude_weights(names: tuple[str, ...] | None) -> Array:
     """Return the cosine of the latitude of every column, proportional to the area of a cell of a regular grid, (n,)."""
     latitude = _one_of(coordinates(names), LATITUDES)

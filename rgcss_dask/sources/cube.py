@@ -17,6 +17,8 @@ from rgcss_dask.sources.dask import DaskSource, plain_blocks
 from rgcss_dask.sources.data_arrays import is_labelled
 from rgcss_dask.sources.zarr import ZarrSource
 
+BANDS = ("band", "bands", "wavelength", "wavelengths")  # what the dimension of the bands is called, rioxarray's first
+
 
 def in_turns(lines: NDArray[Any], first: int = 0) -> NDArray[Any]:
     """Return pixels line by line, every other line backwards, (pixels, ...), given lines from number ``first`` on.
@@ -28,12 +30,25 @@ def in_turns(lines: NDArray[Any], first: int = 0) -> NDArray[Any]:
     return turned.reshape(-1, *lines.shape[2:])
 
 
+def pixel_at(row: int, width: int) -> tuple[int, int]:
+    """Return the line and the column of a row of ``in_turns``."""
+    line, place = divmod(row, width)
+    return line, width - 1 - place if line % 2 else place
+
+
+def placed_as(cube: Any, labels: Any) -> Any:
+    """Return labels with their lines and columns in the order of those of the cube, if both are DataArrays."""
+    if not (is_labelled(cube) and is_labelled(labels)) or not set(labels.dims) < set(cube.dims):
+        return labels
+    return labels.transpose(*(dim for dim in cube.dims if dim in labels.dims))
+
+
 def pixels(cube: Any, dim: str | None = None) -> tuple[Source, tuple[int, int]]:
     """Return the pixels of a cube as rows, and the numbers of lines and columns.
 
     The bands are the columns of the matrix, named by their coordinate in a DataArray.
 
-    ``dim`` is the dimension of the bands of a DataArray, the last one by default.
+    ``dim`` is the dimension of the bands of a DataArray, by default the one with such a name, else the last one.
     """
     names = None
     if is_labelled(cube):
@@ -67,7 +82,11 @@ def _with_bands_last(cube: Any, dim: str | None) -> tuple[Any, tuple[str, ...]]:
     """Return a DataArray of lines, columns and bands, and a name for each band."""
     if hasattr(cube, "data_vars"):
         raise WrongKindError("a cube is one variable; got a Dataset. Give one of its variables: dataset[name].")
-    dim = str(cube.dims[-1]) if dim is None else dim
+    dim = (
+        next((str(name) for name in cube.dims if str(name).lower() in BANDS), str(cube.dims[-1]))
+        if dim is None
+        else dim
+    )
     if dim not in cube.dims:
         raise ValueError(f"dim must name a dimension; the cube has {list(cube.dims)}, not {dim!r}.")
     coordinate = cube[dim].to_numpy() if dim in cube.coords else np.arange(cube.sizes[dim])

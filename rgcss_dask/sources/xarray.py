@@ -309,7 +309,9 @@ class Field:
                 raise ValueError(
                     f"the columns must be those of fit: {dim} has {self.keep.sizes[dim]} entries there; got {sizes}."
                 )
-            if dim in self.keep.coords and dim in array.coords and not self.keep[dim].equals(array[dim]):
+            labelled = dim in self.keep.coords and dim in array.coords
+            # The variables: a coordinate that one map has besides, such as the time it is of, makes no difference.
+            if labelled and not self.keep[dim].variable.equals(array[dim].variable):
                 differ = np.flatnonzero(self.keep[dim].to_numpy() != array[dim].to_numpy())[0]
                 raise ValueError(
                     f"the columns must be those of fit: {dim}[{differ}] is {self.keep[dim].to_numpy()[differ]} there "
