@@ -46,6 +46,15 @@ MOST = 4  # ways to hold out every fourth month
 OURS = "ours"
 QR, TPGR, GQR = "PySensors, SSPOR (QR)", "PySensors, SSPOR with TPGR", "PySensors, SSPOR with GQR"
 RIDGE = ", our reconstruction"
+LEFT_OUT = """\
+## What was left out
+
+- Costs, regions and existing stations: `rgcss_dask.sensors` and PySensors both know some of them, but not in the same
+  form.
+- TPGR with a noise and a prior of one's own; it has its defaults. Other bases of PySensors than its modes (SVD).
+- Other numbers of modes than sensors, and reconstructions that are not linear.
+- Times further from the training times than the last quarter, and data of other fields. Gaps: land is left out.
+"""
 
 
 @dataclass(frozen=True)
@@ -215,7 +224,7 @@ def document(found: Found) -> str:
             parts += [markdown([question, *(f"k = {k}" for k in ks)], body)]
         parts += [f"- {sentence}" for sentence in statements(repeats)]
         parts += [""]
-    return "\n".join([*parts, versions("python-sensors", "numpy", "scipy", "scikit-learn", "xarray"), ""])
+    return "\n".join([*parts, LEFT_OUT, versions("python-sensors", "numpy", "scipy", "scikit-learn", "xarray"), ""])
 
 
 def errors_of(repeats: Sequence[Sequence[dict[str, Any]]], question: str, k: int, name: str) -> Array:
