@@ -160,7 +160,7 @@ def draw(adata: Any, found: Found, file: Path) -> None:
     left.set_title(
         f"not shown, with less than {FAR:g} of kNN overlap: {', '.join(far) or 'none'}", fontsize=9, loc="left"
     )
-    left.legend(fontsize=8, loc="lower left")
+    left.legend(fontsize=8, loc="center")
     share, strength = found.rule
     lam = strength * adata.n_obs
     panel = rg.gene_panel(adata, K, TYPES, share=share, lam=lam, inplace=False, progress=False)

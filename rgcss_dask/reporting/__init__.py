@@ -128,11 +128,11 @@ def result_of(answer: Any, trust: Trust | None = None) -> Result:
     if isinstance(answer, Answer) or hasattr(answer, "selection_"):
         return answer.result(**shown)
     if hasattr(answer, "n_features_to_select"):
-        raise ValueError(f"a report needs picked columns; this {type(answer).__name__} is not fitted yet.")
+        raise ValueError(f"picked columns are needed; this {type(answer).__name__} is not fitted yet.")
     way_out = f" Read a saved result with load_result({str(answer)!r})." if isinstance(answer, str | Path) else ""
     raise WrongKindError(
-        "a report needs what select, refine, cross_validate or load_result returned, or a fitted estimator; "
-        f"got {type(answer).__module__}.{type(answer).__qualname__}.{way_out}"
+        "picked columns are needed: what select, refine, cross_validate or load_result returned, or a fitted "
+        f"estimator; got {type(answer).__module__}.{type(answer).__qualname__}.{way_out}"
     )
 
 
