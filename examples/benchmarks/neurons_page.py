@@ -184,14 +184,14 @@ def _layers(tenth: Sequence[dict[str, Any]]) -> Iterator[str]:
 def picture(found: dict[str, Any], path: Path) -> None:
     """Draw the cosine over the share of the neurons that are kept."""
     plt = import_module("matplotlib.pyplot")
-    figure, ax = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    figure, ax = plt.subplots(figsize=(8, 3.6), layout="constrained")
     for way, rest in CURVES:
         rows = _of(found["rows"], way, rest)
         shares, cosines, errors = ([row[name] for row in rows] for name in ("share", "cosine", "error"))
-        label = f"{way}, {'in turn' if rest == IN_TURN else 'at once'}"
+        label = way if way == TURN else f"{way}, {'in turn' if rest == IN_TURN else 'at once'}"
         style = "-" if rest == IN_TURN else "--"
         ax.errorbar(100 * np.array(shares), cosines, errors, marker="o", linestyle=style, label=label)
     ax.set(xlabel="neurons kept, % of each layer", ylabel="cosine with the whole model")
-    ax.legend(title="picked by, rebuilt", fontsize=8)
+    ax.legend(title="picked by, rebuilt", fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.savefig(path, dpi=110)
     plt.close(figure)
