@@ -102,6 +102,18 @@ def whole(tmp_path_factory):
     return path.read_text("utf-8")
 
 
+def test_the_held_out_share_is_that_of_swapped_picks_if_the_picks_were_swapped(tmp_path):
+    moments = rgcss_dask.scan(rows_of(), folds=5)
+    found = [rgcss_dask.cross_validate(moments, 5, fixed_k=True, refine=swaps) for swaps in (False, True)]
+    for tuning, words in zip(found, (", cross-validated", ", cross-validated with swaps in every fold"), strict=True):
+        rgcss_dask.report(tuning, tmp_path / "report.html", overwrite=True)
+        page = Page((tmp_path / "report.html").read_text("utf-8"))
+        kept = float(tuning.kept_words.split(" keep ")[1].split(" %")[0])
+        assert f"{kept:.1f} %" in page.text.replace("\u2009", " ").replace("\u202f", " ").replace("\xa0", " ")
+        assert words in page.text
+    assert found[0].kept_words != found[1].kept_words
+
+
 def test_the_page_tells_the_story(whole):
     page = Page(whole)
     assert "5 of 24 columns keep" in page.text

@@ -4,7 +4,7 @@ import base64
 import json
 import tracemalloc
 import zlib
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -39,6 +39,14 @@ def test_every_bit_comes_back(result, tmp_path):
     assert equal(back, result)
     save_result(result, "memory://results/r.json")
     assert equal(load_result("memory://results/r.json"), result)
+
+
+def test_the_held_out_loss_of_swapped_picks_is_kept_if_there_is_one(result, tmp_path):
+    save_result(result, tmp_path / "plain.json")
+    assert "swapped" not in json.loads((tmp_path / "plain.json").read_text())["tuning"], "as earlier versions wrote it"
+    swapped = replace(result, tuning=replace(result.tuning, swapped=0.25, swapped_error=0.01))
+    save_result(swapped, tmp_path / "swapped.json")
+    assert equal(load_result(tmp_path / "swapped.json"), swapped)
 
 
 def test_a_loaded_selection_knows_what_may_be_picked(result, tmp_path):

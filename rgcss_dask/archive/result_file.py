@@ -54,6 +54,8 @@ def save_result(result: Result, path: str | Path, *, overwrite: bool = False) ->
     ):  # left out if default: earlier versions do not know them
         if getattr(result.selection, field) is default:
             del content["selection"][field]
+    if result.tuning is not None and result.tuning.swapped is None:
+        del content["tuning"]["swapped"], content["tuning"]["swapped_error"]
     found = WHOLE if len(result.spectrum) == result.n else FORMAT
     content = {"kind": RESULT, "format": found, "crc32": _crc(content), **content}
     folder.write(name, json.dumps(content, indent=1).encode())

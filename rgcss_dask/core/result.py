@@ -34,6 +34,10 @@ class Tuning:
     lam: float  #: chosen lambda
     k: int  #: chosen number of columns
     words: str  #: the choice in plain words
+    swapped: float | None = (
+        None  #: held-out loss of picks that were swapped in every fold, if the selection was swapped
+    )
+    swapped_error: float | None = None  #: its standard error over the folds
 
     def __repr__(self) -> str:
         return f"<Tuning: {counted(len(self.lams), 'lambda')}, {self.folds} folds; chosen {digits(self.lam)}, {self.k}>"

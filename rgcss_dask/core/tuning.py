@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -166,7 +166,12 @@ class CrossValidation(AboutSelection):
         """The summary that a result stores."""
         norm = float(self.start.sum() / self.weight.sum())
         unit = norm if norm > 0 else 1.0
-        return Tuning(self.lams, self.mean / unit, self.error / unit, len(self.start), self.lam, self.k, self.words)
+        losses, errors = self.mean / unit, self.error / unit
+        tuning = Tuning(self.lams, losses, errors, len(self.start), self.lam, self.k, self.words)
+        if self.swapped is None:
+            return tuning
+        mean, error = (float(x) / unit for x in mean_and_error(self.swapped, self.weight))
+        return replace(tuning, swapped=mean, swapped_error=error)
 
     @property
     def _choice(self) -> str:

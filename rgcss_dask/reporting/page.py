@@ -131,7 +131,9 @@ def _choice(tuning: Tuning) -> Content:
     loss, error = float(tuning.mean[at]), float(tuning.error[at])
     choice = f"lambda {digits(tuning.lam)} and {counted(tuning.k, 'column')}"
     words = f"{choice} leave {percent(loss, 2)} (± {percent(error, 2)})"
-    content: Content = {"loss": loss, "error": error, "at": words, "heat": figures.HEAT[::-1]}
+    content: Content = {"at": words, "heat": figures.HEAT[::-1], "swaps": tuning.swapped is not None}
+    told = (loss, error) if tuning.swapped is None else (tuning.swapped, tuning.swapped_error)
+    content |= dict(zip(("loss", "error"), told, strict=True))
     content |= {"low": float(tuning.mean.min()), "high": float(tuning.mean.max())}
     lams, sizes = tuning.mean.shape
     if min(lams, sizes) > 1:
