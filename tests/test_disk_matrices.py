@@ -82,6 +82,23 @@ def test_moments_are_loaded_onto_the_disk_where_memory_lacks(data, scratch, tmp_
         assert folder_of(rg.load(tmp_path / "m.zarr").product) is None
 
 
+def test_a_disk_that_cannot_hold_an_archive_does_not_make_it_damaged(data, scratch, tmp_path, monkeypatch):
+    rg.scan(data, archive=tmp_path / "m.zarr")
+    monkeypatch.setattr(archives, "default_budget", lambda: 10**6)
+
+    def full(*what):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(disk_matrices.os, "posix_fallocate", full, raising=False)
+    with pytest.raises(OSError, match=r"a matrix of 0.008 GB must fit on the disk of"):
+        rg.load(tmp_path / "m.zarr")
+    with (
+        dask.config.set({"rgcss.scratch": str(tmp_path / "nowhere")}),
+        pytest.raises(NotADirectoryError, match=r"rgcss.scratch must be a folder"),
+    ):
+        rg.load(tmp_path / "m.zarr")
+
+
 def test_a_pass_that_was_interrupted_goes_on(data, scratch, tmp_path, monkeypatch):
     monkeypatch.setattr(merge_tree, "SAVE_ROWS", 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import uuid
 import zlib
@@ -195,15 +196,17 @@ def tidy(folder: Folder, record: Record) -> None:
 
 def read(folder: Folder) -> tuple[Moments, Record]:
     """Read an archive and its record."""
-    content = _required(folder)
+    content, scratch = _required(folder), scratch_folder()
     while True:
         try:
             group = zarr.open_group(_store(folder, read_only=True), path=content["current"], mode="r")
-            with matrices_on_disk(_scratch_for(content["moments"], group)):
+            with matrices_on_disk(scratch if scratch and not _fits(content["moments"], group) else None):
                 return _read_moments(strict_group(group), content["moments"]), Record(**content["record"])
         except (StoreError, PermissionError):
             raise
         except Exception as error:  # any error of a codec
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of the disk for large matrices
+                raise
             seen, content = content["current"], _required(folder)
             if content["current"] == seen:  # otherwise a writer has published a new version meanwhile
                 raise _broken(folder, error) from error
@@ -342,11 +345,11 @@ def _read_moments(group: zarr.Group, head: dict[str, Any]) -> Moments:
     return kind(**values | arrays | parts)
 
 
-def _scratch_for(head: dict[str, Any], group: zarr.Group) -> Path | None:
-    """Return the folder for matrices of an archive that do not fit into memory, if the user named one."""
+def _fits(head: dict[str, Any], group: zarr.Group) -> bool:
+    """Tell whether the matrices of an archive fit into memory."""
     n = head.get("columns", group["shift"].shape[0])  # type: ignore[union-attr]  # not in the oldest archives
     parts = 1 + len(head["folds"]) + len(head["groups"])
-    return scratch_folder() if parts * 8 * n * head.get("height", n) > default_budget() else None
+    return bool(parts * 8 * n * head.get("height", n) <= default_budget())
 
 
 def _values(array: zarr.Array[Any]) -> NDArray[np.float64]:
